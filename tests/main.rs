@@ -1,11 +1,12 @@
-//! All that needs a server, real or scripted.
+//! The tests that need a server, real or scripted.
 
-// A test fails by panicking, and so do those who serve it.
+// A test fails by panicking, and so do its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod allocations;
 mod bad_input;
 mod bulk_reads;
+mod checkpoints;
 mod columns;
 mod commands;
 mod contracts;
@@ -17,7 +18,6 @@ mod heartbeat;
 mod invariants;
 mod messages;
 mod network;
-mod positions;
 mod postgres_connection;
 mod routing;
 mod secure_connection;

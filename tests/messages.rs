@@ -168,7 +168,7 @@ async fn messages_that_are_no_events_stop_the_router_before_them() {
     assert!(!ended.log.contains("s3cret"), "{}", ended.log);
     assert_eq!(kafka.records(&outbox.name).await.len(), 1);
 
-    settings.obey(&ended);
+    settings.run_suggested_command(&ended);
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     router.stop().await;

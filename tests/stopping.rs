@@ -1,4 +1,4 @@
-//! How the router ends when it is asked to.
+//! How the router reacts to signals, and how it stops.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -10,7 +10,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::Signal;
 
-/// Many transactions, so that there is a position between each two.
+/// Each row is a transaction of its own, so that the router can confirm a position after each.
 async fn backlog(outbox: &Outbox) {
     outbox
         .execute(
@@ -23,10 +23,10 @@ async fn backlog(outbox: &Outbox) {
 }
 
 #[tokio::test]
-async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
+async fn stopping_in_a_backlog_confirms_everything_sent() {
     for signal in [Signal::Terminate, Signal::Interrupt, Signal::Quit] {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-        // few at a time, so that the backlog lasts
+        // a small window, so that the backlog lasts
         let settings = Settings::new(&outbox, &kafka).set("delivery.window.records", 20);
         backlog(&outbox).await;
         let router = Router::start(&settings);
@@ -34,7 +34,7 @@ async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
         router.signal(signal);
         router.exits(0).await;
         let sent = kafka.count(&outbox.name).await.unwrap();
-        assert!(sent < 10_000, "it had sent everything before it was stopped");
+        assert!(sent < 10_000, "the router had sent everything before it was stopped");
 
         let router = Router::start(&Settings::new(&outbox, &kafka));
         outbox.all_confirmed().await;
@@ -43,7 +43,7 @@ async fn stopping_in_a_backlog_confirms_all_that_was_sent() {
     }
 }
 
-/// A topic on one of two brokers, and how to send to it.
+/// Two brokers, a topic on the second one, and settings for it.
 async fn two_brokers(shutdown_timeout: &str) -> (Outbox, Mock, Settings) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     mock.create_topic(&outbox.topic("order"), 1, 2);
@@ -51,16 +51,18 @@ async fn two_brokers(shutdown_timeout: &str) -> (Outbox, Mock, Settings) {
     (outbox, mock, settings)
 }
 
-/// The router sends an event which the broker does not acknowledge.
+/// Makes the router send an event that no broker acknowledges.
 async fn gets_stuck(outbox: &Outbox, mock: &Mock, router: &mut Router) {
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     mock.down(2);
     outbox.insert("order", "a", "{\"n\": 2}").await;
-    router.shows("an event waits", |status| (status["in_flight"]["records"] == 1).then_some(())).await;
+    router
+        .shows("one record is in flight", |status| (status["in_flight"]["records"] == 1).then_some(()))
+        .await;
 }
 
-/// A router that has sent an event which the broker does not acknowledge.
+/// A router with an unacknowledged event.
 async fn stuck(shutdown_timeout: &str) -> (Outbox, Mock, Router) {
     let (outbox, mock, settings) = two_brokers(shutdown_timeout).await;
     let mut router = Router::active(&settings).await;
@@ -102,7 +104,7 @@ async fn stopping_waits_no_longer_than_the_shutdown_timeout() {
 }
 
 #[tokio::test]
-async fn stopping_waits_for_the_events_under_way() {
+async fn stopping_waits_for_the_events_in_flight() {
     let (outbox, mock, mut router) = stuck("10m").await;
     router.signal(Signal::Terminate);
     router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
@@ -116,7 +118,7 @@ async fn stopping_waits_for_the_events_under_way() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// Events flow on after `signal`, and the log has `line`.
+/// Asserts that the router logs `line` after `signal`, and still delivers.
 async fn ignored(signal: Signal, line: &str) {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
@@ -125,7 +127,7 @@ async fn ignored(signal: Signal, line: &str) {
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
-    // one that was ignored does not count as the first of two
+    // an ignored signal does not count as the first of two
     router.stop().await;
 }
 
@@ -153,7 +155,7 @@ async fn an_ignored_signal_does_not_cut_the_stop_short() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// More than a pipe holds, whatever the router logs by itself.
+/// At this level the router logs more than a pipe holds.
 const EVERYTHING: &[(&str, &str)] = &[("RUST_LOG", "trace")];
 
 #[tokio::test]
@@ -170,9 +172,9 @@ async fn stopping_and_delivery_do_not_depend_on_a_reader_of_the_log() {
 }
 
 #[tokio::test]
-async fn lines_dropped_while_nobody_read_the_log_are_counted_in_it() {
+async fn lines_dropped_while_nobody_reads_the_log_are_counted_in_it() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    // more than the queue holds
+    // the router logs more than its queue holds
     let settings = Settings::new(&outbox, &kafka).set("kafka.debug", "all");
     let (mut router, pipe) = Router::unread(&settings, EVERYTHING);
     router.ready().await;
@@ -181,7 +183,7 @@ async fn lines_dropped_while_nobody_read_the_log_are_counted_in_it() {
     router.read(pipe);
     router.logs("log lines were dropped").await;
     let ended = router.stop().await;
-    assert!(ended.log.contains("stopped"), "it logs no more");
+    assert!(ended.log.contains("stopped"), "the router no longer logs");
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
@@ -198,7 +200,7 @@ async fn stopping_at_once_at_a_second_signal_without_a_reader_of_the_log() {
 }
 
 #[tokio::test]
-async fn stopping_leaves_no_line_of_the_log_unwritten() {
+async fn stopping_writes_the_whole_log() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (mut router, pipe) = Router::unread(&Settings::new(&outbox, &kafka), &[]);
     router.ready().await;

@@ -1,21 +1,21 @@
-//! Two versions of the router in turn: each goes on where the other one stopped. `scripts/upgrade` builds the earlier version and
-//! runs these tests; without it they are ignored.
+//! Two versions of the router alternate, and each resumes where the other one stopped. `scripts/upgrade` builds the earlier
+//! version and runs these tests; without it they are ignored.
 
 use std::env;
 
 use rand::Rng;
 
-use crate::dead_letters::{MODES, Setting};
+use crate::dead_letters::Setup;
 use crate::support::comparison::{Repeats, numbers_and_marks, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
-use crate::support::place::Ran;
+use crate::support::place::succeeded;
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{MODES, Settings};
 use crate::support::writers::Writers;
 
-/// How often the version changes under load. Every other router is killed.
+/// How often the version changes under load. Half of the routers are killed.
 const TURNS: usize = 8;
 
 /// How the log reports a missing checkpoint, in the earlier version and in this one.
@@ -31,11 +31,6 @@ fn versions(settings: &Settings) -> [Settings; 2] {
 fn orders(settings: &Settings) -> [[Settings; 2]; 2] {
     let [earlier, this] = versions(settings);
     [[earlier.clone(), this.clone()], [this, earlier]]
-}
-
-fn done(ran: Ran) -> Ran {
-    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    ran
 }
 
 #[tokio::test]
@@ -80,49 +75,49 @@ async fn upgrade_and_downgrade_under_load_lose_nothing_and_keep_order_per_aggreg
 #[ignore = "needs a router of the previous version: scripts/upgrade"]
 async fn upgrade_and_downgrade_keep_parked_events_and_their_order() {
     for (mode, way) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
-        let setting = Setting::new(mode).await;
-        let [first, second] = orders(&setting.settings)[way].clone();
+        let setup = Setup::new(mode).await;
+        let [first, second] = orders(&setup.settings)[way].clone();
         let router = Router::active(&first).await;
-        setting.outbox.insert_numbers("order", "a", 1..3).await;
-        let parked = setting.poison("a", 3).await;
-        setting.outbox.insert_numbers("order", "a", 4..20).await;
-        setting.parks(17).await;
+        setup.outbox.insert_numbers("order", "a", 1..3).await;
+        let parked = setup.poison("a", 3).await;
+        setup.outbox.insert_numbers("order", "a", 4..20).await;
+        setup.parks(17).await;
         router.stop().await;
 
         let router = Router::active(&second).await;
-        setting.outbox.insert_numbers("order", "a", 20..30).await;
-        setting.parks(27).await;
-        done(second.run(&["dead-letters", "discard", "--id", &parked, "--yes"]));
-        setting.sees("a", (1..3).chain(4..30).collect()).await;
-        setting.parks(0).await;
-        let parked = setting.poison("b", 1).await;
-        setting.outbox.insert_numbers("order", "b", 2..5).await;
-        setting.parks(4).await;
-        // decided while no router runs, by the version that then goes on
+        setup.outbox.insert_numbers("order", "a", 20..30).await;
+        setup.parks(27).await;
+        succeeded(second.run(&["dead-letters", "discard", "--id", &parked, "--yes"]), &[]);
+        setup.sees("a", (1..3).chain(4..30).collect()).await;
+        setup.parks(0).await;
+        let parked = setup.poison("b", 1).await;
+        setup.outbox.insert_numbers("order", "b", 2..5).await;
+        setup.parks(4).await;
+        // while no router runs, the version that starts next discards the event
         router.stop().await;
-        done(first.run(&["dead-letters", "discard", "--id", &parked, "--yes"]));
+        succeeded(first.run(&["dead-letters", "discard", "--id", &parked, "--yes"]), &[]);
         let router = Router::active(&first).await;
-        setting.sees("b", (2..5).collect()).await;
-        setting.parks(0).await;
+        setup.sees("b", (2..5).collect()).await;
+        setup.parks(0).await;
         router.stop().await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a router of the previous version: scripts/upgrade"]
-async fn upgrade_and_downgrade_keep_bookmarks_and_the_mark_of_what_is_sent_again() {
+async fn upgrade_and_downgrade_keep_bookmarks_and_mark_replayed_events() {
     for way in 0..2 {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let [first, second] = orders(&Settings::new(&outbox, &kafka))[way].clone();
         let router = Router::active(&first).await;
         outbox.insert_numbers("order", "a", 1..6).await;
         outbox.all_confirmed().await;
-        done(first.run(&["slot", "bookmark", "before"]));
+        succeeded(first.run(&["slot", "bookmark", "before"]), &[]);
         outbox.insert_numbers("order", "a", 6..16).await;
         outbox.all_confirmed().await;
         router.stop().await;
-        // the version that goes back is not the one that then runs
-        done(second.run(&["slot", "reset", "--to", "before", "--yes"]));
+        // one version resets the slot, and the other one runs afterwards
+        succeeded(second.run(&["slot", "reset", "--to", "before", "--yes"]), &[]);
         let router = Router::active(&first).await;
         outbox.all_confirmed().await;
         router.stop().await;
@@ -131,15 +126,16 @@ async fn upgrade_and_downgrade_keep_bookmarks_and_the_mark_of_what_is_sent_again
         outbox.all_confirmed().await;
         router.stop().await;
         let records = kafka.records(&outbox.name).await;
-        let plain = |numbers: std::ops::Range<u64>| numbers.map(|n| (n, false));
-        let expected: Vec<_> = plain(1..16).chain((6..16).map(|n| (n, true))).chain(plain(16..18)).collect();
+        let unmarked = |numbers: std::ops::Range<u64>| numbers.map(|n| (n, false));
+        let expected: Vec<_> =
+            unmarked(1..16).chain((6..16).map(|n| (n, true))).chain(unmarked(16..18)).collect();
         assert_eq!(numbers_and_marks(&records), expected);
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a router of the previous version: scripts/upgrade"]
-async fn upgrade_and_downgrade_keep_what_was_left_out() {
+async fn upgrade_and_downgrade_do_not_send_skipped_events() {
     for (mode, way) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let settings = Settings::new(&outbox, &kafka).set("delivery.mode", mode);
@@ -149,7 +145,7 @@ async fn upgrade_and_downgrade_keep_what_was_left_out() {
         outbox.all_confirmed().await;
         router.stop().await;
         outbox.insert_numbers("order", "a", 3..6).await;
-        second.leave_all_out(&outbox).await;
+        second.advance_past_everything(&outbox).await;
         outbox.insert_numbers("order", "a", 6..8).await;
         for settings in [&first, &second] {
             let router = Router::active(settings).await;

@@ -53,7 +53,7 @@ impl Setting {
     /// What an operator may do: take the rows away and move the slot past them.
     async fn clear(&self) {
         self.outbox.execute("DELETE FROM outbox").await;
-        self.settings.leave_all_out(&self.outbox).await;
+        self.settings.advance_past_everything(&self.outbox).await;
     }
 }
 
@@ -180,7 +180,7 @@ async fn bad_input_that_was_put_right_goes_on_at_the_very_row() {
 async fn bad_input_that_is_left_out_as_the_sentence_says_leaves_out_its_transaction_alone() {
     let mut setting = Setting::new().await;
     let ended = setting.stops_at("a slash", "aggregate_type", "'a/b'").await;
-    setting.settings.obey(&ended);
+    setting.settings.run_suggested_command(&ended);
     setting.outbox.insert("order", "after", "{}").await;
     let router = Router::start(&setting.settings);
     setting.outbox.all_confirmed().await;
@@ -214,7 +214,7 @@ async fn bad_input_in_an_id_is_printed_harmlessly() {
         assert!(ended.log.lines().all(printable), "{}", ended.log);
         sentences.of(case, &outbox, &ended);
         outbox.released().await;
-        settings.obey(&ended);
+        settings.run_suggested_command(&ended);
     }
     insta::assert_snapshot!(sentences.text());
 }

@@ -202,7 +202,7 @@ async fn a_second_router_waits_for_the_slot_and_takes_over() {
 async fn bad_input_of_a_low_limit_of_open_files_is_the_reason_that_is_said() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     for files in [14, 24, 36] {
-        let ended = Router::with_files(&Settings::new(&outbox, &kafka), files).exits(2).await;
+        let ended = Router::with_max_files(&Settings::new(&outbox, &kafka), files).exits(2).await;
         let reason = format!(
             "error: The limit of open files is {files}, and the router needs at least 64. Raise it (ulimit -n"
         );

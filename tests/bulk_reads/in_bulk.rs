@@ -1,13 +1,16 @@
-//! What has to hold inside of a bulk read too.
+//! Memory, stops and privileges during bulk reads.
 
-use super::{MODES, PG_HBA, backlog, delivered_once, settings, slow, streams, took_bulk_reads};
+use super::{
+    MODES, PG_HBA, backlog, counter, delivered_once, is_reading_in_bulk, is_streaming, settings, slow,
+    took_bulk_reads,
+};
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
-use crate::support::settings::Settings;
 
+/// Bytes.
 const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
@@ -35,7 +38,7 @@ async fn bulk_reads_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
 }
 
 #[tokio::test]
-async fn bulk_reads_are_left_in_order_when_the_router_stops() {
+async fn bulk_reads_end_in_order_when_the_router_stops() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for positions in [None, Some("")] {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -46,22 +49,22 @@ async fn bulk_reads_are_left_in_order_when_the_router_stops() {
         backlog(&outbox, 2_000).await;
         let mut router = Router::start(&slow(settings.clone()));
         kafka.holds(&outbox.name, 2_000).await;
-        router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
+        is_reading_in_bulk(&mut router).await;
         router.stop().await;
         let sent = kafka.count(&outbox.name).await.unwrap();
-        assert!(sent < 20_000, "it had sent everything before it was stopped");
+        assert!(sent < 20_000, "the router had sent everything before it was stopped");
         let router = Router::start(&settings);
         outbox.all_confirmed().await;
         router.stop().await;
         let records = kafka.records(&outbox.name).await;
-        // of a slot alone the transaction under way is not known in part
+        // without checkpoints the slot alone gives the position, which is never inside a transaction
         let repeated = records.len() - 20_000;
         assert!(repeated < if positions.is_some() { 10 } else { 1 }, "{repeated} events twice");
     }
 }
 
 #[tokio::test]
-async fn bulk_reads_without_the_privilege_are_streamed_and_it_is_said() {
+async fn bulk_reads_without_the_privilege_give_way_to_the_stream_and_the_log_says_why() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let role = format!("{}_plain", outbox.name);
     outbox
@@ -76,7 +79,7 @@ async fn bulk_reads_without_the_privilege_are_streamed_and_it_is_said() {
     let mut router = Router::active(&settings).await;
     router.logs("Postgres refuses bulk reads of the slot").await;
     outbox.all_confirmed().await;
-    streams(&mut router).await;
+    is_streaming(&mut router).await;
     let log = router.log();
     assert!(log.contains("permission denied for function pg_logical_slot_get_binary_changes"), "{log}");
     assert!(log.contains("catch_up = \\\"stream\\\"") || log.contains("catch_up = \"stream\""), "{log}");
@@ -86,13 +89,13 @@ async fn bulk_reads_without_the_privilege_are_streamed_and_it_is_said() {
 }
 
 #[tokio::test]
-async fn bulk_reads_are_never_taken_where_the_user_wants_the_stream() {
+async fn bulk_reads_can_be_switched_off() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     backlog(&outbox, 500).await;
-    let settings: Settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.catch_up", "stream");
+    let settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.catch_up", "stream");
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
-    assert_eq!(super::counted(&router, "bites_total"), Some(0));
+    assert_eq!(counter(&router, "bites_total"), Some(0));
     router.stop().await;
     delivered_once(&outbox, &kafka).await;
 }

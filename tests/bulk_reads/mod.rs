@@ -1,39 +1,37 @@
-//! A slot that lags is read in bulk, and the router goes over to the stream and back.
+//! The router reads a lagging slot in bulk, and switches between bulk reads and the stream.
 
-mod given_up;
-mod going_over;
+mod fallback;
 mod in_bulk;
-mod kept;
-mod not_ours;
-mod taken_over;
+mod parked_and_replayed;
+mod slot_changed;
+mod switching;
+mod takeover;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
-use crate::support::settings::Settings;
+use crate::support::settings::{MODES, Settings};
 
-const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
-
-/// On a server of its own: where others write much log, a stream is better for it.
+/// For tests that need a server of their own: where others write a lot of WAL, the router prefers the stream.
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 
-/// How many bytes of log make this router read in bulk.
+/// Settings of a router that reads in bulk when it is `lag` behind.
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
     Settings::new(outbox, kafka)
         .set("delivery.mode", mode)
         .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", lag)
-        // bulk reads are given up after a share of it, and the machine may be busy
+        // the router ends bulk reads after a fraction of it, and the machine may be busy
         .set("postgres.wal_sender_timeout", "60s")
 }
 
-/// Twenty records at a time, each time after twenty milliseconds.
+/// The router then sends twenty records every twenty milliseconds.
 pub(crate) fn slow(settings: Settings) -> Settings {
     settings.set("delivery.window.records", 20).set("kafka.'linger.ms'", 20)
 }
 
-/// Ten rows a transaction, `transactions` of them, of twenty aggregates in turns.
+/// Commits so many transactions of ten rows each. The rows belong to twenty aggregates in rotation.
 pub(crate) async fn backlog(outbox: &Outbox, transactions: u32) {
     outbox
         .execute(
@@ -48,11 +46,11 @@ pub(crate) async fn backlog(outbox: &Outbox, transactions: u32) {
     outbox.execute(&format!("CALL backlog({transactions})")).await;
 }
 
-/// The value of a counter.
-fn counted(router: &Router, name: &str) -> Option<u64> {
+/// The value of a counter of `/metrics`.
+fn counter(router: &Router, name: &str) -> Option<u64> {
     let (_, metrics) = router.get("/metrics")?;
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("outbox_router_{name} ")))?;
-    line.parse().ok()
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("outbox_router_{name} ")))?;
+    value.parse().ok()
 }
 
 pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
@@ -61,11 +59,15 @@ pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
         .await;
 }
 
-pub(crate) async fn streams(router: &mut Router) {
+pub(crate) async fn is_reading_in_bulk(router: &mut Router) {
+    router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
+}
+
+pub(crate) async fn is_streaming(router: &mut Router) {
     router.shows("it streams", |status| (status["in_bites"] == false).then_some(())).await;
 }
 
-/// All that is written is delivered, each event once and in the order of its aggregate.
+/// Asserts that every event was delivered once and in the order of its aggregate.
 async fn delivered_once(outbox: &Outbox, kafka: &Kafka) {
     same(outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }

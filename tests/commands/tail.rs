@@ -248,7 +248,7 @@ async fn tail_since_begins_where_the_slot_still_holds_the_log() {
     let earliest = format!("The earliest position is {earliest}: outbox-router tail --since {earliest}");
     for (position, reason) in [("0/1", earliest.as_str()), ("FFFF/0", "is past the end of the server's log")]
     {
-        let ran = settings.run_beside(&["tail", "--since", position]).await;
+        let ran = settings.run_async(&["tail", "--since", position]).await;
         assert_eq!(ran.code, 1, "{}", ran.err);
         assert!(ran.err.contains(reason) && ran.out.is_empty(), "{}", ran.err);
     }
@@ -423,7 +423,7 @@ async fn tail_says_that_all_slots_are_taken() {
     let server =
         PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &["max_replication_slots=1"]).await;
     let outbox = Outbox::on(&server.url()).await;
-    let ran = Settings::new(&outbox, &Kafka::shared()).run_beside(&["tail"]).await;
+    let ran = Settings::new(&outbox, &Kafka::shared()).run_async(&["tail"]).await;
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(
         ran.err.contains("all replication slots are in use") && ran.err.contains("Raise max_"),

@@ -1,307 +1,304 @@
-//! What a person decides, and what the running router makes of it.
+//! `dead-letters retry` and `discard`, and how the running router carries them out.
 
-use super::{MODES, Setting, large};
-use crate::faults::authorization::{acl, may_remember, settings as authorized};
+use super::{MODES, Setup, large};
+use crate::faults::authorization::{acl, grant_checkpoints, settings as authorized};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
+use crate::support::place::succeeded;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka};
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::writers::Writers;
 
 #[tokio::test]
-async fn dead_letters_thrown_away_let_what_waits_behind_them_follow_in_order() {
+async fn dead_letters_that_are_discarded_release_later_events_in_order() {
     for mode in MODES {
-        let setting = Setting::new(mode).await;
-        let router = Router::active(&setting.settings).await;
-        setting.outbox.insert_numbers("order", "a", 1..3).await;
-        let id = setting.poison("a", 3).await;
-        setting.outbox.insert_numbers("order", "a", 4..40).await;
-        setting.parks(37).await;
-        // what waits behind is not to be decided by itself
-        let ran = setting.dead_letters(&["retry", "--reason", "behind"]);
+        let setup = Setup::new(mode).await;
+        let router = Router::active(&setup.settings).await;
+        setup.outbox.insert_numbers("order", "a", 1..3).await;
+        let id = setup.poison("a", 3).await;
+        setup.outbox.insert_numbers("order", "a", 4..40).await;
+        setup.parks(37).await;
+        // an event that waits behind another one cannot be retried by itself
+        let ran = setup.dead_letters(&["retry", "--reason", "behind"]);
         assert!(ran.out.contains("wait behind an earlier event"), "{}", ran.out);
-        let ran = setting.dead_letters(&["discard", "--id", &id, "--dry-run"]);
+        let ran = setup.dead_letters(&["discard", "--id", &id, "--dry-run"]);
         assert!(ran.out.contains(&id) && ran.out.contains("1 event of 1 aggregate"), "{}", ran.out);
-        let ran = setting.settings.run(&["dead-letters", "discard", "--id", &id]);
-        assert!(ran.code == 2 && ran.err.contains("--yes"), "nobody was there to be asked: {ran:?}");
-        let ran = setting.dead_letters(&["discard", "--id", &id, "--yes"]);
+        let ran = setup.settings.run(&["dead-letters", "discard", "--id", &id]);
+        assert!(ran.code == 2 && ran.err.contains("--yes"), "there was no terminal to ask on: {ran:?}");
+        let ran = setup.dead_letters(&["discard", "--id", &id, "--yes"]);
         assert!(ran.out.contains("1 event will be discarded"), "{}", ran.out);
-        setting.outbox.insert_numbers("order", "a", 40..60).await;
-        setting.sees("a", (1..3).chain(4..60).collect()).await;
-        setting.parks(0).await;
-        setting.outbox.insert_numbers("order", "a", 60..63).await;
-        setting.sees("a", (1..3).chain(4..63).collect()).await;
+        setup.outbox.insert_numbers("order", "a", 40..60).await;
+        setup.sees("a", (1..3).chain(4..60).collect()).await;
+        setup.parks(0).await;
+        setup.outbox.insert_numbers("order", "a", 60..63).await;
+        setup.sees("a", (1..3).chain(4..63).collect()).await;
         router.stop().await;
     }
 }
 
 #[tokio::test]
-async fn dead_letters_are_sent_again_in_order_once_what_was_wrong_is_mended() {
+async fn dead_letters_are_retried_in_order_once_the_cause_is_fixed() {
     for mode in MODES {
-        let setting = Setting::new(mode).await;
-        let topic = setting.outbox.topic("order");
-        setting.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
-        let mut router = Router::active(&setting.settings).await;
-        setting.outbox.insert_numbers("order", "a", 1..3).await;
-        setting.outbox.insert("order", "a", &large(3)).await;
-        setting.outbox.insert_numbers("order", "a", 4..10).await;
-        setting.outbox.insert("order", "a", &large(10)).await;
-        setting.outbox.insert_numbers("order", "a", 11..15).await;
-        setting.parks(12).await;
-        // nothing is mended yet
-        setting.dead_letters(&["retry", "--aggregate", "a"]);
+        let setup = Setup::new(mode).await;
+        let topic = setup.outbox.topic("order");
+        setup.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+        let mut router = Router::active(&setup.settings).await;
+        setup.outbox.insert_numbers("order", "a", 1..3).await;
+        setup.outbox.insert("order", "a", &large(3)).await;
+        setup.outbox.insert_numbers("order", "a", 4..10).await;
+        setup.outbox.insert("order", "a", &large(10)).await;
+        setup.outbox.insert_numbers("order", "a", 11..15).await;
+        setup.parks(12).await;
+        // the cause still exists
+        setup.dead_letters(&["retry", "--aggregate", "a"]);
         router.logs("a parked event still cannot be sent").await;
-        setting.parks(12).await;
-        eventually("the attempt is counted, and nothing is decided any more", async || {
+        setup.parks(12).await;
+        eventually("the attempt is counted, and the decision is cleared", async || {
             let sql = "SELECT max(attempts), count(decision) FROM outbox_router.dead_letters";
-            let rows = setting.outbox.query(sql).await;
+            let rows = setup.outbox.query(sql).await;
             (rows[0].get::<_, i32>(0) == 1 && rows[0].get::<_, i64>(1) == 0).then_some(())
         })
         .await;
-        let shown = setting.dead_letters(&["show", "--reason", "too-large"]).out;
+        let shown = setup.dead_letters(&["show", "--reason", "too-large"]).out;
         assert!(shown.lines().any(|line| line.split_whitespace().eq(["attempts", "1"])), "{shown}");
         for command in ["show", "list"] {
-            let ran = setting.dead_letters(&[command, "--json"]);
+            let ran = setup.dead_letters(&[command, "--json"]);
             let shown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
             let first_two = [&shown[0]["attempts"], &shown[1]["attempts"]];
             assert_eq!(first_two, [&serde_json::json!(1), &serde_json::json!(0)], "{command}: {shown}");
         }
 
-        setting.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
-        // also by a router that did not refuse them itself
+        setup.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
+        // a router that did not park the events itself sends them too
         router.stop().await;
-        let router = Router::active(&setting.settings).await;
-        let ran = setting.dead_letters(&["retry", "--reason", "too-large", "--json"]);
+        let router = Router::active(&setup.settings).await;
+        let ran = setup.dead_letters(&["retry", "--reason", "too-large", "--json"]);
         let marked: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
         assert_eq!(
             marked.as_array().unwrap().len(),
             1,
-            "the second is found out when its turn comes: {marked}"
+            "the router finds the second one only when it gets there: {marked}"
         );
         assert_eq!(marked[0]["decision"], "retry");
-        setting.sees("a", (1..15).collect()).await;
-        setting.parks(0).await;
+        setup.sees("a", (1..15).collect()).await;
+        setup.parks(0).await;
         router.stop().await;
     }
 }
 
-/// The router knows the smaller limits when they are raised, and has refused the same event by them before.
+/// The router has cached the old limit, and has already refused the same event because of it.
 #[tokio::test]
-async fn dead_letters_too_large_for_the_topic_are_sent_by_the_running_router_once_its_limit_is_raised() {
+async fn dead_letters_that_were_too_large_are_sent_once_the_topics_limit_is_raised() {
     for mode in MODES {
-        let setting = Setting::new(mode).await;
-        let topic = setting.outbox.topic("order");
-        setting.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
-        let mut router = Router::active(&setting.settings).await;
+        let setup = Setup::new(mode).await;
+        let topic = setup.outbox.topic("order");
+        setup.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+        let mut router = Router::active(&setup.settings).await;
         for aggregate in ["a", "b"] {
-            setting.outbox.insert("order", aggregate, &large(1)).await;
-            setting.outbox.insert_numbers("order", aggregate, 2..4).await;
+            setup.outbox.insert("order", aggregate, &large(1)).await;
+            setup.outbox.insert_numbers("order", aggregate, 2..4).await;
         }
-        setting.parks(6).await;
-        // nothing is mended yet; the second event is tried right after the first
-        setting.dead_letters(&["retry", "--reason", "too-large"]);
-        eventually("both were tried again", async || {
+        setup.parks(6).await;
+        // the cause still exists; the router tries the second event right after the first
+        setup.dead_letters(&["retry", "--reason", "too-large"]);
+        eventually("both were retried", async || {
             let sql =
                 "SELECT count(*) FROM outbox_router.dead_letters WHERE attempts = 1 AND decision IS NULL";
-            (setting.outbox.query(sql).await[0].get::<_, i64>(0) == 2).then_some(())
+            (setup.outbox.query(sql).await[0].get::<_, i64>(0) == 2).then_some(())
         })
         .await;
-        setting.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
-        setting.dead_letters(&["retry", "--reason", "too-large"]);
+        setup.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
+        setup.dead_letters(&["retry", "--reason", "too-large"]);
         for aggregate in ["a", "b"] {
-            setting.sees(aggregate, vec![1, 2, 3]).await;
+            setup.sees(aggregate, vec![1, 2, 3]).await;
         }
-        setting.parks(0).await;
+        setup.parks(0).await;
         router.assert_running();
         router.stop().await;
     }
 }
 
-/// Something is always under way then, and a record that may be refused waits until nothing is.
+/// Records are always in flight then, and a record that may be refused is sent only when none are.
 #[tokio::test]
-async fn dead_letters_are_sent_again_while_others_are_written_all_the_time() {
+async fn dead_letters_are_retried_while_applications_keep_writing() {
     for mode in MODES {
         let mut random = seed::random();
-        let setting = Setting::new(mode).await;
-        let topic = setting.outbox.topic("order");
-        setting.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
-        let router = Router::active(&setting.settings).await;
-        setting.outbox.insert("order", "large", &large(1)).await;
-        setting.outbox.insert_numbers("order", "large", 2..6).await;
-        setting.parks(5).await;
+        let setup = Setup::new(mode).await;
+        let topic = setup.outbox.topic("order");
+        setup.kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+        let router = Router::active(&setup.settings).await;
+        setup.outbox.insert("order", "large", &large(1)).await;
+        setup.outbox.insert_numbers("order", "large", 2..6).await;
+        setup.parks(5).await;
         router.stop().await;
-        setting.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
-        let writers = Writers::start(&setting.outbox, 4, &mut random).await;
-        let router = Router::active(&setting.settings).await;
-        setting.kafka.holds(&setting.outbox.name, 100).await;
-        setting.dead_letters(&["retry", "--reason", "too-large"]);
-        setting.sees("large", (1..6).collect()).await;
-        setting.parks(0).await;
+        setup.kafka.alter_topic(&topic, &[("max.message.bytes", "100000")]).await;
+        let writers = Writers::start(&setup.outbox, 4, &mut random).await;
+        let router = Router::active(&setup.settings).await;
+        setup.kafka.holds(&setup.outbox.name, 100).await;
+        setup.dead_letters(&["retry", "--reason", "too-large"]);
+        setup.sees("large", (1..6).collect()).await;
+        setup.parks(0).await;
         writers.finish().await;
-        setting.outbox.all_confirmed().await;
+        setup.outbox.all_confirmed().await;
         router.stop().await;
-        same(&setting.outbox, &setting.kafka.committed(&setting.outbox.name).await.unwrap(), Repeats::Never)
-            .await;
+        same(&setup.outbox, &setup.kafka.committed(&setup.outbox.name).await.unwrap(), Repeats::Never).await;
     }
 }
 
-/// What is asked for again by a reset, and is parked on the way, is told from what is new when it is sent.
+/// An event that is parked while it is replayed after a reset still gets the replay header when it is sent.
 #[tokio::test]
-async fn dead_letters_of_a_reset_are_marked_as_what_was_asked_for_again() {
+async fn dead_letters_of_a_reset_are_marked_as_replayed() {
     for mode in MODES {
-        let mut setting = Setting::new(mode).await;
-        let lenient = setting.settings.clone().set("kafka.'message.max.bytes'", 1_000_000);
-        let strict = setting.settings.clone().set("kafka.'message.max.bytes'", 2_000);
-        setting.settings = strict.clone();
+        let mut setup = Setup::new(mode).await;
+        let lenient = setup.settings.clone().set("kafka.'message.max.bytes'", 1_000_000);
+        let strict = setup.settings.clone().set("kafka.'message.max.bytes'", 2_000);
+        setup.settings = strict.clone();
         let router = Router::active(&lenient).await;
-        let ran = lenient.run(&["slot", "bookmark", "before"]);
-        assert_eq!(ran.code, 0, "{ran:?}");
-        setting.outbox.insert_numbers("order", "a", 1..3).await;
-        setting.outbox.insert("order", "a", &large(3)).await;
-        setting.outbox.insert_numbers("order", "a", 4..6).await;
-        setting.sees("a", (1..6).collect()).await;
-        setting.outbox.all_confirmed().await;
+        succeeded(lenient.run(&["slot", "bookmark", "before"]), &[]);
+        setup.outbox.insert_numbers("order", "a", 1..3).await;
+        setup.outbox.insert("order", "a", &large(3)).await;
+        setup.outbox.insert_numbers("order", "a", 4..6).await;
+        setup.sees("a", (1..6).collect()).await;
+        setup.outbox.all_confirmed().await;
         router.stop().await;
-        let ran = strict.run(&["slot", "reset", "--to", "before", "--yes"]);
-        assert_eq!(ran.code, 0, "{ran:?}");
+        succeeded(strict.run(&["slot", "reset", "--to", "before", "--yes"]), &[]);
         let router = Router::active(&strict).await;
-        setting.outbox.insert_numbers("order", "a", 6..8).await;
-        setting.parks(5).await;
+        setup.outbox.insert_numbers("order", "a", 6..8).await;
+        setup.parks(5).await;
         router.stop().await;
         let router = Router::active(&lenient).await;
-        setting.dead_letters(&["retry", "--all"]);
-        setting.parks(0).await;
-        setting.sees("a", (1..6).chain(1..8).collect()).await;
+        setup.dead_letters(&["retry", "--all"]);
+        setup.parks(0).await;
+        setup.sees("a", (1..6).chain(1..8).collect()).await;
         router.stop().await;
-        let records = setting.kafka.committed(&setting.outbox.name).await.unwrap();
+        let records = setup.kafka.committed(&setup.outbox.name).await.unwrap();
         let marked: Vec<bool> =
             records.iter().map(|record| record.header("outbox-router-replay").is_some()).collect();
         assert_eq!(marked, [vec![false; 5], vec![true; 5], vec![false; 2]].concat(), "{mode}");
     }
 }
 
-/// What others wait behind is gone from the table, and the router was not asked.
+/// Somebody deletes the rows of events that others wait behind, without the router.
 #[tokio::test]
-async fn dead_letters_taken_out_by_hand_count_as_thrown_away() {
-    let setting = Setting::new("exactly-once").await;
-    let router = Router::active(&setting.settings).await;
-    setting.outbox.insert_numbers("order", "a", 1..3).await;
-    setting.poison("a", 3).await;
-    setting.poison("b", 1).await;
-    setting.outbox.insert_numbers("order", "a", 4..8).await;
-    setting.parks(6).await;
-    setting.outbox.execute("DELETE FROM outbox_router.dead_letters WHERE reason <> 'behind'").await;
-    setting.outbox.insert_numbers("order", "a", 8..10).await;
-    setting.outbox.insert_numbers("order", "b", 2..4).await;
-    setting.sees("a", vec![1, 2, 4, 5, 6, 7, 8, 9]).await;
-    setting.sees("b", vec![2, 3]).await;
-    setting.parks(0).await;
+async fn dead_letters_deleted_by_hand_count_as_discarded() {
+    let setup = Setup::new("exactly-once").await;
+    let router = Router::active(&setup.settings).await;
+    setup.outbox.insert_numbers("order", "a", 1..3).await;
+    setup.poison("a", 3).await;
+    setup.poison("b", 1).await;
+    setup.outbox.insert_numbers("order", "a", 4..8).await;
+    setup.parks(6).await;
+    setup.outbox.execute("DELETE FROM outbox_router.dead_letters WHERE reason <> 'behind'").await;
+    setup.outbox.insert_numbers("order", "a", 8..10).await;
+    setup.outbox.insert_numbers("order", "b", 2..4).await;
+    setup.sees("a", vec![1, 2, 4, 5, 6, 7, 8, 9]).await;
+    setup.sees("b", vec![2, 3]).await;
+    setup.parks(0).await;
     let log = router.stop().await.log;
     assert_eq!(log.matches("somebody has changed it").count(), 1, "{log}");
 }
 
-/// A topic that the router may not write to makes it wait, but not for an event that is parked already.
+/// The router waits for a topic that it may not write to, but not because of an event that is already parked.
 #[tokio::test]
-async fn dead_letters_of_a_topic_that_may_not_be_written_hold_up_nobody_else() {
+async fn dead_letters_of_a_topic_without_write_permission_block_nothing_else() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
-    let mut setting = Setting::new("at-least-once").await;
-    setting.kafka = broker.client();
-    setting.settings = authorized(&setting.outbox, &broker).set("dead_letters.policy", "park");
-    may_remember(&broker);
-    let (ours, theirs) = (setting.outbox.topic("order"), setting.outbox.topic("secret"));
+    let mut setup = Setup::new("at-least-once").await;
+    setup.kafka = broker.client();
+    setup.settings = authorized(&setup.outbox, &broker).set("dead_letters.policy", "park");
+    grant_checkpoints(&broker);
+    let (ours, theirs) = (setup.outbox.topic("order"), setup.outbox.topic("secret"));
     acl(&broker, "--add", &["Write", "Describe", "Create"], &ours, "literal");
-    let mut router = Router::active(&setting.settings).await;
-    setting.outbox.insert("secret", "a", "{\"n\": 1}").await;
-    setting.outbox.insert_numbers("order", "a", 2..4).await;
-    setting.parks(3).await;
-    // it is made by somebody else, and may not be written yet
-    setting.kafka.create_topic(&theirs, 1, &[]).await;
+    let mut router = Router::active(&setup.settings).await;
+    setup.outbox.insert("secret", "a", "{\"n\": 1}").await;
+    setup.outbox.insert_numbers("order", "a", 2..4).await;
+    setup.parks(3).await;
+    // somebody else creates the topic, but the router may not write to it yet
+    setup.kafka.create_topic(&theirs, 1, &[]).await;
     acl(&broker, "--add", &["Describe"], &theirs, "literal");
-    setting.dead_letters(&["retry", "--all"]);
+    setup.dead_letters(&["retry", "--all"]);
     router.logs("still cannot be sent").await;
-    setting.outbox.insert_numbers("order", "b", 1..4).await;
-    setting.sees("b", vec![1, 2, 3]).await;
-    setting.parks(3).await;
+    setup.outbox.insert_numbers("order", "b", 1..4).await;
+    setup.sees("b", vec![1, 2, 3]).await;
+    setup.parks(3).await;
     acl(&broker, "--add", &["Write"], &theirs, "literal");
-    eventually("it is sent as soon as it may be", async || {
-        setting.dead_letters(&["retry", "--all"]);
-        let rows = setting.outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await;
-        (rows[0].get::<_, i64>(0) == 0).then_some(())
+    eventually("it is sent as soon as the router may write", async || {
+        setup.dead_letters(&["retry", "--all"]);
+        (setup.parked().await == 0).then_some(())
     })
     .await;
     router.stop().await;
-    // one from each topic; between topics there is no order
-    let mut seen = setting.seen("a").await;
+    // there is no order between the two topics
+    let mut seen = setup.seen("a").await;
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 3]);
 }
 
 #[tokio::test]
 async fn dead_letters_are_listed_and_shown() {
-    let setting = Setting::new("at-least-once").await;
-    let router = Router::active(&setting.settings).await;
-    let id = setting.poison("a\u{1b}[31m", 1).await;
-    setting.outbox.insert_numbers("order", "a\u{1b}[31m", 2..4).await;
-    setting.parks(3).await;
-    let ran = setting.dead_letters(&["list"]);
+    let setup = Setup::new("at-least-once").await;
+    let router = Router::active(&setup.settings).await;
+    let id = setup.poison("a\u{1b}[31m", 1).await;
+    setup.outbox.insert_numbers("order", "a\u{1b}[31m", 2..4).await;
+    setup.parks(3).await;
+    let ran = setup.dead_letters(&["list"]);
     assert!(ran.out.contains(&id) && ran.out.contains("3 events of 1 aggregate"), "{}", ran.out);
     assert!(!ran.out.contains('\u{1b}'), "{}", ran.out);
-    let ran = setting.dead_letters(&["list", "--limit", "1", "--json"]);
+    let ran = setup.dead_letters(&["list", "--limit", "1", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["reason"]), (1, &"unroutable".into()));
-    let ran = setting.dead_letters(&["show", "--id", &id]);
+    let ran = setup.dead_letters(&["show", "--id", &id]);
     assert!(ran.out.contains("{\"n\": 1}") && ran.out.contains("public.outbox"), "{}", ran.out);
     assert!(!ran.out.contains('\u{1b}'), "{}", ran.out);
-    let ran = setting.dead_letters(&["show", "--id", &id, "--json"]);
+    let ran = setup.dead_letters(&["show", "--id", &id, "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(shown[0]["event"]["columns"][0]["value"], id.as_str(), "{shown}");
-    // nothing is chosen, and nobody can be asked
+    // no event is selected, or there is no terminal to ask on
     for (arguments, says) in [
         (&["discard"][..], "Select events with --id"),
         (&["discard", "--all"], "Add --yes"),
         (&["retry"], "Select events with --id"),
         (&["retry", "--reason", "bad"], "expected one of unroutable"),
     ] {
-        let ran = setting.settings.run(&[&["dead-letters"], arguments].concat());
+        let ran = setup.settings.run(&[&["dead-letters"], arguments].concat());
         assert!(ran.code == 2 && ran.err.contains(says), "{arguments:?}: {}{}", ran.out, ran.err);
     }
-    setting.parks(3).await;
+    setup.parks(3).await;
     router.stop().await;
 }
 
 #[tokio::test]
-async fn dead_letters_that_are_parked_while_it_is_asked_are_not_decided() {
-    let setting = Setting::new("at-least-once").await;
-    let router = Router::active(&setting.settings).await;
-    setting.poison("a", 1).await;
-    setting.parks(1).await;
-    let screen = setting.settings.asked(&["dead-letters", "discard", "--all"], "1", async || {
-        setting.poison("a", 2).await;
-        setting.poison("b", 1).await;
-        setting.parks(3).await;
+async fn dead_letters_that_are_parked_during_the_prompt_are_not_discarded() {
+    let setup = Setup::new("at-least-once").await;
+    let router = Router::active(&setup.settings).await;
+    setup.poison("a", 1).await;
+    setup.parks(1).await;
+    let screen = setup.settings.run_on_terminal(&["dead-letters", "discard", "--all"], "1", async || {
+        setup.poison("a", 2).await;
+        setup.poison("b", 1).await;
+        setup.parks(3).await;
     });
     let screen = screen.await;
     assert!(screen.contains("1 event of 1 aggregate"), "{screen}");
     assert!(screen.contains("1 event will be discarded"), "{screen}");
-    setting.parks(2).await;
-    // some of what was shown may be gone by then
-    let screen = setting.settings.asked(&["dead-letters", "discard", "--all"], "2", async || {
-        setting.dead_letters(&["discard", "--aggregate", "b", "--yes"]);
-        setting.parks(1).await;
+    setup.parks(2).await;
+    // events that were shown may be gone when the user answers
+    let screen = setup.settings.run_on_terminal(&["dead-letters", "discard", "--all"], "2", async || {
+        setup.dead_letters(&["discard", "--aggregate", "b", "--yes"]);
+        setup.parks(1).await;
     });
     let screen = screen.await;
     assert!(screen.contains("1 event will be discarded"), "{screen}");
-    setting.parks(0).await;
+    setup.parks(0).await;
     router.stop().await;
 }
 
-/// What was decided of it meanwhile holds.
+/// A discard that is entered during the attempt counts.
 #[tokio::test]
-async fn dead_letters_thrown_away_while_they_are_tried_again_are_gone() {
-    let setting = Setting::new("at-least-once").await;
-    // the router has tried, and its UPDATE waits before it has looked at the row
-    setting
+async fn dead_letters_that_are_discarded_during_a_retry_are_gone() {
+    let setup = Setup::new("at-least-once").await;
+    // the attempt has failed, and the router's UPDATE is blocked before it reads the row
+    setup
         .outbox
         .execute(
             "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -310,33 +307,33 @@ async fn dead_letters_thrown_away_while_they_are_tried_again_are_gone() {
              CREATE TRIGGER waits BEFORE UPDATE ON outbox_router.dead_letters FOR EACH STATEMENT EXECUTE FUNCTION waits()",
         )
         .await;
-    let holder = setting.outbox.client().await;
+    let holder = setup.outbox.client().await;
     holder.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap();
-    let router = Router::active(&setting.settings).await;
-    setting.poison("a", 1).await;
-    setting.outbox.insert_numbers("order", "a", 2..4).await;
-    setting.parks(3).await;
-    setting.dead_letters(&["retry", "--all"]);
-    eventually("the router waits", async || {
+    let router = Router::active(&setup.settings).await;
+    setup.poison("a", 1).await;
+    setup.outbox.insert_numbers("order", "a", 2..4).await;
+    setup.parks(3).await;
+    setup.dead_letters(&["retry", "--all"]);
+    eventually("the router's UPDATE is blocked", async || {
         let sql = "SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' \
                    AND NOT l.granted AND a.datname = current_database()";
-        (!setting.outbox.query(sql).await.is_empty()).then_some(())
+        (!setup.outbox.query(sql).await.is_empty()).then_some(())
     })
     .await;
-    setting.dead_letters(&["discard", "--reason", "unroutable", "--yes"]);
+    setup.dead_letters(&["discard", "--reason", "unroutable", "--yes"]);
     holder.batch_execute("SELECT pg_advisory_unlock(1)").await.unwrap();
-    setting.sees("a", vec![2, 3]).await;
-    setting.parks(0).await;
+    setup.sees("a", vec![2, 3]).await;
+    setup.parks(0).await;
     router.stop().await;
 }
 
 #[tokio::test]
-async fn dead_letters_that_are_messages_are_kept_and_sent_as_such() {
-    let mut setting = Setting::new("exactly-once").await;
-    setting.settings = setting.settings.clone().set("outbox.message_prefix", "outbox");
-    let router = Router::active(&setting.settings).await;
+async fn dead_letters_may_be_logical_messages() {
+    let mut setup = Setup::new("exactly-once").await;
+    setup.settings = setup.settings.clone().set("outbox.message_prefix", "outbox");
+    let router = Router::active(&setup.settings).await;
     let emit = async |kind: &str, n: u32| {
-        setting
+        setup
             .outbox
             .execute(&format!(
                 "SELECT pg_logical_emit_message(true, 'outbox', '{{\"id\": \"{n}\", \"aggregate_type\": \"{kind}\", \
@@ -347,20 +344,20 @@ async fn dead_letters_that_are_messages_are_kept_and_sent_as_such() {
     emit("order", 1).await;
     emit("two words", 2).await;
     emit("order", 3).await;
-    setting.parks(2).await;
-    setting.dead_letters(&["discard", "--id", "2", "--yes"]);
+    setup.parks(2).await;
+    setup.dead_letters(&["discard", "--id", "2", "--yes"]);
     emit("order", 4).await;
-    setting.sees("m", vec![1, 3, 4]).await;
-    setting.parks(0).await;
+    setup.sees("m", vec![1, 3, 4]).await;
+    setup.parks(0).await;
     router.stop().await;
 }
 
-/// What is to be done about it is copied from the error as it stands.
+/// The user can copy the DELETE statement from the error message.
 #[tokio::test]
-async fn dead_letters_that_cannot_be_read_are_named_by_the_statement_that_takes_them_away() {
-    let setting = Setting::new("at-least-once").await;
-    let settings = setting.settings.clone().set("name", "it's \\ mine");
-    setting
+async fn dead_letters_that_cannot_be_read_are_reported_with_a_statement_that_deletes_them() {
+    let setup = Setup::new("at-least-once").await;
+    let settings = setup.settings.clone().set("name", "it's \\ mine");
+    setup
         .outbox
         .execute(
             "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
@@ -375,7 +372,7 @@ async fn dead_letters_that_cannot_be_read_are_named_by_the_statement_that_takes_
         "{list:?} {show:?} {discard:?}"
     );
     let (_, statement) = list.err.split_once("or delete it: ").unwrap();
-    setting.outbox.execute(statement).await;
+    setup.outbox.execute(statement).await;
     let ran = run(&["list"]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "No events are parked.\n"), "{ran:?}");
 }

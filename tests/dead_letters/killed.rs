@@ -1,10 +1,11 @@
-//! Routers that are killed while events are parked and sent again.
+//! Routers are killed while they park and retry events.
 
 use rand::Rng;
 
-use super::{MODES, Setting};
+use super::{MODES, Setup};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
+use crate::support::place::succeeded;
 use crate::support::router::Router;
 use crate::support::seed;
 
@@ -12,33 +13,32 @@ const AGGREGATES: u32 = 8;
 const EACH: u32 = 60;
 const KILLS: usize = 10;
 
-/// Waits until the topic has as many records as wanted, or all that is written so far is sent or parked: a router that
-/// has nothing left to do would be waited for in vain.
-async fn sent_or_all_done(setting: &Setting, wanted: usize) {
-    let (kafka, outbox) = (&setting.kafka, &setting.outbox);
-    eventually("something more is sent, or all is sent or parked", async || {
+/// Waits until the topic has this many records, or all events so far are sent or parked and the router has nothing left to do.
+async fn sent_or_idle(setup: &Setup, wanted: usize) {
+    let (kafka, outbox) = (&setup.kafka, &setup.outbox);
+    eventually("more records are sent, or all events are sent or parked", async || {
         if kafka.count(&outbox.name).await.ok()? >= wanted {
             return Some(());
         }
         let sql = "SELECT (SELECT count(*) FROM outbox) - (SELECT count(*) FROM outbox_router.dead_letters)";
         let to_send: i64 = outbox.query(sql).await[0].get(0);
-        // records and not offsets, which transactions use up too
+        // records, not offsets, because the markers of transactions take offsets too
         let sent = kafka.committed(&outbox.name).await.ok()?.len();
         (sent as i64 >= to_send).then_some(())
     })
     .await;
 }
 
-/// Every event is delivered in the end, in the order of its aggregate, and nothing is left in the table.
+/// Asserts that in the end every event is delivered in the order of its aggregate, and none is parked.
 async fn killed(mode: &str) {
     let mut random = seed::random();
-    let mut setting = Setting::new(mode).await;
-    // a limit of the router's own: it is raised by another configuration
-    let strict = setting.settings.clone().set("kafka.'message.max.bytes'", 2_000);
-    setting.settings = strict.clone();
+    let mut setup = Setup::new(mode).await;
+    // a limit of the router's configuration
+    let strict = setup.settings.clone().set("kafka.'message.max.bytes'", 2_000);
+    setup.settings = strict.clone();
     let large: Vec<(u32, u32)> =
         (0..20).map(|_| (random.random_range(0..AGGREGATES), random.random_range(1..=EACH))).collect();
-    let (name, kafka, outbox) = (setting.outbox.name.clone(), &setting.kafka, &setting.outbox);
+    let (name, kafka, outbox) = (setup.outbox.name.clone(), &setup.kafka, &setup.outbox);
     let write = async {
         for n in 1..=EACH {
             for aggregate in 0..AGGREGATES {
@@ -51,7 +51,7 @@ async fn killed(mode: &str) {
     let kill = async {
         let mut seen = 0;
         for round in 0..KILLS {
-            // now and then with a configuration that can send everything, so that parked events are on their way out
+            // every second router can send all events, so that parked ones are being sent when it is killed
             let lenient = round % 2 == 1;
             let settings = if lenient {
                 strict.clone().set("kafka.'message.max.bytes'", 1_000_000)
@@ -59,10 +59,9 @@ async fn killed(mode: &str) {
                 strict.clone()
             };
             let router = Router::start(&settings);
-            let ran = settings.run(&["dead-letters", "retry", "--all"]);
-            assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+            succeeded(settings.run(&["dead-letters", "retry", "--all"]), &[]);
             let wanted = seen + random.random_range(1..30);
-            sent_or_all_done(&setting, wanted).await;
+            sent_or_idle(&setup, wanted).await;
             router.kill();
             seen = kafka.count(&name).await.unwrap();
         }
@@ -70,18 +69,17 @@ async fn killed(mode: &str) {
     tokio::join!(write, kill);
     let settings = strict.set("kafka.'message.max.bytes'", 1_000_000);
     let mut router = Router::active(&settings).await;
-    setting.outbox.all_confirmed().await;
-    setting.settings = settings;
-    eventually("nothing is parked any more", async || {
-        setting.dead_letters(&["retry", "--all"]);
+    setup.outbox.all_confirmed().await;
+    setup.settings = settings;
+    eventually("no event is parked", async || {
+        setup.dead_letters(&["retry", "--all"]);
         router.assert_running();
-        let rows = setting.outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await;
-        (rows[0].get::<_, i64>(0) == 0).then_some(())
+        (setup.parked().await == 0).then_some(())
     })
     .await;
     router.stop().await;
     let repeats = if mode == "exactly-once" { Repeats::Never } else { Repeats::Restarts(2 * KILLS) };
-    same(&setting.outbox, &setting.kafka.committed(&setting.outbox.name).await.unwrap(), repeats).await;
+    same(&setup.outbox, &setup.kafka.committed(&setup.outbox.name).await.unwrap(), repeats).await;
 }
 
 #[tokio::test]
@@ -94,15 +92,15 @@ async fn dead_letters_under_sigkill_are_seen_once_and_in_order_exactly_once() {
     killed(MODES[1]).await;
 }
 
-/// What belongs to no aggregate is held up by nothing, and is parked and sent again by itself.
+/// Events without an aggregate wait for no other event, and are parked and retried one by one.
 #[tokio::test]
 async fn dead_letters_without_an_aggregate_are_seen_once_under_sigkill_exactly_once() {
     const EVENTS: u64 = 200;
     let mut random = seed::random();
-    let setting = Setting::new(MODES[1]).await;
-    let strict = setting.settings.clone().set("kafka.'message.max.bytes'", 2_000);
+    let setup = Setup::new(MODES[1]).await;
+    let strict = setup.settings.clone().set("kafka.'message.max.bytes'", 2_000);
     let lenient = strict.clone().set("kafka.'message.max.bytes'", 1_000_000);
-    let (name, kafka, outbox) = (&setting.outbox.name, &setting.kafka, &setting.outbox);
+    let (name, kafka, outbox) = (&setup.outbox.name, &setup.kafka, &setup.outbox);
     let write = async {
         for n in 0..EVENTS {
             let sql = format!(
@@ -118,17 +116,16 @@ async fn dead_letters_without_an_aggregate_are_seen_once_under_sigkill_exactly_o
             assert_eq!(strict.run(&["dead-letters", "retry", "--all"]).code, 0);
             let seen = kafka.count(name).await.unwrap_or_default();
             let wanted = seen + random.random_range(1..20);
-            sent_or_all_done(&setting, wanted).await;
+            sent_or_idle(&setup, wanted).await;
             router.kill();
         }
     };
     tokio::join!(write, kill);
     let router = Router::active(&lenient).await;
     outbox.all_confirmed().await;
-    eventually("nothing is parked any more", async || {
+    eventually("no event is parked", async || {
         assert_eq!(strict.run(&["dead-letters", "retry", "--all"]).code, 0);
-        let rows = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await;
-        (rows[0].get::<_, i64>(0) == 0).then_some(())
+        (setup.parked().await == 0).then_some(())
     })
     .await;
     router.stop().await;

@@ -1,6 +1,6 @@
 //! Routers that are stopped while they retry parked events.
 
-use super::Setting;
+use super::Setup;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::router::Router;
@@ -10,11 +10,11 @@ const EACH: u32 = 5;
 
 /// Without a crash, at-least-once repeats nothing: the router deletes the rows of the events that it has sent before it exits.
 #[tokio::test]
-async fn dead_letters_that_are_sent_again_while_the_router_is_stopped_are_sent_once() {
-    let mut setting = Setting::new("at-least-once").await;
-    let open = setting.settings.clone();
+async fn dead_letters_that_are_retried_while_the_router_is_stopped_are_sent_once() {
+    let mut setup = Setup::new("at-least-once").await;
+    let open = setup.settings.clone();
     let router = Router::active(&open.clone().set("topics.allow", vec!["elsewhere"])).await;
-    setting
+    setup
         .outbox
         .execute(&format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
@@ -22,21 +22,16 @@ async fn dead_letters_that_are_sent_again_while_the_router_is_stopped_are_sent_o
              FROM generate_series(1, {EACH}) n, generate_series(1, {AGGREGATES}) a ORDER BY n"
         ))
         .await;
-    setting.parks(i64::from(AGGREGATES * EACH)).await;
+    setup.parks(i64::from(AGGREGATES * EACH)).await;
     router.stop().await;
-    setting.settings = open;
-    setting.dead_letters(&["retry", "--reason", "unroutable"]);
-    let count = "SELECT count(*) FROM outbox_router.dead_letters";
+    setup.settings = open;
+    setup.dead_letters(&["retry", "--reason", "unroutable"]);
     let mut left = i64::from(AGGREGATES * EACH);
     while left > 0 {
-        let router = Router::active(&setting.settings).await;
-        eventually("more rows are deleted", async || {
-            let now: i64 = setting.outbox.query(count).await[0].get(0);
-            (now < left).then_some(())
-        })
-        .await;
+        let router = Router::active(&setup.settings).await;
+        eventually("more rows are deleted", async || (setup.parked().await < left).then_some(())).await;
         router.stop().await;
-        left = setting.outbox.query(count).await[0].get(0);
+        left = setup.parked().await;
     }
-    same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Never).await;
+    same(&setup.outbox, &setup.kafka.records(&setup.outbox.name).await, Repeats::Never).await;
 }

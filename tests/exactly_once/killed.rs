@@ -1,4 +1,4 @@
-//! Routers that are killed at any point.
+//! Routers and brokers are killed at random points.
 
 use rand::Rng;
 
@@ -13,17 +13,17 @@ use crate::support::router::Router;
 use crate::support::seed;
 
 #[tokio::test]
-async fn exactly_once_at_random_points_of_sigkill_no_event_is_seen_twice() {
+async fn exactly_once_under_sigkill_at_random_points_shows_no_event_twice() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     killed_at_random_points(&outbox, &kafka, &settings(&outbox, &kafka)).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
-/// Twenty transactions of Kafka's to one of Postgres', and more.
+/// Rows of one Postgres transaction, which needs more than twenty Kafka transactions.
 const LARGE: usize = 200_000;
 
 #[tokio::test]
-async fn exactly_once_inside_a_large_transaction_a_start_goes_on_where_the_last_commit_was() {
+async fn exactly_once_inside_a_large_transaction_resumes_after_the_last_commit() {
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = settings(&outbox, &kafka);
@@ -45,25 +45,25 @@ async fn exactly_once_inside_a_large_transaction_a_start_goes_on_where_the_last_
             )
             .await;
         router.kill();
-        // the next start ends what this one has left open
+        // the next router aborts the transaction that this one left open
         let router = Router::active(&settings).await;
         let now = kafka.committed_when(&outbox.name, before + 1).await.len();
         inside |= now < LARGE;
         before = now;
         router.kill();
     }
-    assert!(inside, "no router was killed inside of the transaction");
+    assert!(inside, "no router was killed inside the transaction");
     let router = Router::start(&settings);
     outbox.all_confirmed().await;
     router.stop().await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
-    // what was committed is not sent again: of each life only the transaction under way
+    // no committed record is repeated, only those of the transaction that was open at each kill
     let (offsets, committed) = (kafka.count(&outbox.name).await.unwrap(), LARGE);
     assert!(offsets < 2 * committed, "{offsets} offsets for {committed} records");
 }
 
 #[tokio::test]
-async fn exactly_once_a_broker_that_is_killed_again_and_again_shows_no_event_twice() {
+async fn exactly_once_with_a_broker_killed_at_random_points_shows_no_event_twice() {
     const BROKER_KILLS: usize = 3;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());

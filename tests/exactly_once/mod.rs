@@ -1,13 +1,13 @@
-//! `[delivery] mode = "exactly-once"`: what a consumer of committed transactions is shown.
+//! `[delivery] mode = "exactly-once"`: what a consumer of committed transactions sees.
 
-mod ended;
 mod frozen;
 mod killed;
-mod modes;
+mod mode_change;
 mod new_slot;
-mod not_added;
+mod open_transactions;
+mod partition_not_added;
 mod refused;
-mod same_name;
+mod shared_name;
 mod slow_broker;
 
 use crate::support::kafka::Kafka;

@@ -1,14 +1,15 @@
-//! A broker that takes less in `transaction.timeout.ms` than the window holds.
+//! A broker accepts less within `transaction.timeout.ms` than the window holds.
 
 use super::settings;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::private_kafka::{PrivateKafka, kafka_tool};
 use crate::support::proxy::{Network, Proxy, Way};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// What the broker takes of the router in a second, or as much as it can.
+/// Limits the bytes per second that the broker accepts from the router, or removes the limit.
 fn quota(kafka: &Kafka, bytes_per_second: Option<u32>) {
     let (how, setting) = match bytes_per_second {
         Some(bytes) => ("--add-config", format!("producer_byte_rate={bytes}")),
@@ -17,17 +18,16 @@ fn quota(kafka: &Kafka, bytes_per_second: Option<u32>) {
     let client = ["--entity-type", "clients", "--entity-default"];
     let mut arguments = vec!["--bootstrap-server", &kafka.bootstrap, "--alter", how, &setting];
     arguments.extend(client);
-    let ran = kafka_tool("kafka.admin.ConfigCommand", &arguments);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    succeeded(kafka_tool("kafka.admin.ConfigCommand", &arguments), &[]);
 }
 
-/// With a time-out that keeps the tests short: what the window holds takes far longer at the quota.
-fn hasty(outbox: &Outbox, kafka: &Kafka) -> Settings {
+/// Settings with a short transaction timeout. At the quota, the records of a full window take far longer.
+fn short_timeout(outbox: &Outbox, kafka: &Kafka) -> Settings {
     settings(outbox, kafka).set("kafka.'transaction.timeout.ms'", 8_000)
 }
 
-/// Events of about a kilobyte, of ten aggregates.
-async fn kilobytes(outbox: &Outbox, numbers: std::ops::RangeInclusive<u32>) {
+/// Inserts events of about a kilobyte for ten aggregates.
+async fn insert_kilobytes(outbox: &Outbox, numbers: std::ops::RangeInclusive<u32>) {
     let (first, last) = numbers.into_inner();
     outbox
         .execute(&format!(
@@ -37,7 +37,7 @@ async fn kilobytes(outbox: &Outbox, numbers: std::ops::RangeInclusive<u32>) {
         .await;
 }
 
-/// Each once, and those of an aggregate in order.
+/// Asserts that each event was delivered once, in the order of its aggregate.
 async fn once_and_in_order(outbox: &Outbox, kafka: &Kafka, last: u64) {
     let records = kafka.committed(&outbox.name).await.unwrap();
     for aggregate in 0..10 {
@@ -53,12 +53,12 @@ async fn once_and_in_order(outbox: &Outbox, kafka: &Kafka, last: u64) {
 }
 
 #[tokio::test]
-async fn exactly_once_events_flow_at_ten_kilobytes_a_second_and_at_full_speed_when_the_quota_is_gone() {
+async fn exactly_once_events_flow_under_a_quota_and_at_full_speed_after_it() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     quota(&kafka, Some(10_000));
-    kilobytes(&outbox, 1..=5_000).await;
-    let router = Router::start(&hasty(&outbox, &kafka));
+    insert_kilobytes(&outbox, 1..=5_000).await;
+    let router = Router::start(&short_timeout(&outbox, &kafka));
     kafka.committed_when(&outbox.name, 100).await;
     quota(&kafka, None);
     kafka.committed_when(&outbox.name, 5_000).await;
@@ -68,17 +68,17 @@ async fn exactly_once_events_flow_at_ten_kilobytes_a_second_and_at_full_speed_wh
 }
 
 #[tokio::test]
-async fn exactly_once_a_transaction_that_became_too_large_is_named_and_sent_in_smaller_ones() {
+async fn exactly_once_a_transaction_that_times_out_is_explained_and_split() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    let mut router = Router::active(&hasty(&outbox, &kafka)).await;
-    // this goes in large transactions
-    kilobytes(&outbox, 1..=20_000).await;
+    let mut router = Router::active(&short_timeout(&outbox, &kafka)).await;
+    // the router sends these in large transactions
+    insert_kilobytes(&outbox, 1..=20_000).await;
     outbox.all_confirmed().await;
     quota(&kafka, Some(10_000));
-    kilobytes(&outbox, 20_001..=40_000).await;
+    insert_kilobytes(&outbox, 20_001..=40_000).await;
     router
-        .shows("the state names the cause", |status| {
+        .shows("the reason names the timeout", |status| {
             let reason = status["reason"].as_str()?;
             (status["state"] == "reconnecting"
                 && reason.contains("did not fit into transaction.timeout.ms (8 s)")
@@ -96,16 +96,16 @@ async fn exactly_once_a_transaction_that_became_too_large_is_named_and_sent_in_s
 }
 
 #[tokio::test]
-async fn exactly_once_an_event_that_alone_takes_longer_than_a_transaction_may_is_named() {
+async fn exactly_once_a_single_event_that_outlasts_the_transaction_timeout_is_explained() {
     let link = Proxy::to("");
     let broker = PrivateKafka::behind(&link).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    let settings = hasty(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
+    let settings = short_timeout(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
     let mut router = Router::active(&settings).await;
     link.set(Network { to_server: Way::Slow(10_000), to_client: Way::Open });
     outbox.insert("order", "a", &format!("{{\"n\": 1, \"text\": \"{}\"}}", "x".repeat(500_000))).await;
     router
-        .shows("the state says what to change", |status| {
+        .shows("the reason says what to change", |status| {
             let reason = status["reason"].as_str()?;
             (reason.contains("a single record of 500") && reason.contains("raise transaction.timeout.ms"))
                 .then_some(())
@@ -124,10 +124,10 @@ async fn exactly_once_events_flow_over_a_link_of_ten_kilobytes_a_second() {
     let link = Proxy::to("");
     let broker = PrivateKafka::behind(&link).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    let settings = hasty(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
+    let settings = short_timeout(&outbox, &kafka).set("kafka.'bootstrap.servers'", link.address());
     let router = Router::active(&settings).await;
     link.set(Network { to_server: Way::Slow(10_000), to_client: Way::Open });
-    kilobytes(&outbox, 1..=5_000).await;
+    insert_kilobytes(&outbox, 1..=5_000).await;
     kafka.committed_when(&outbox.name, 50).await;
     link.set(Network::OPEN);
     kafka.committed_when(&outbox.name, 5_000).await;

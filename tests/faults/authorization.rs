@@ -1,16 +1,17 @@
-//! Rights are taken away under the running router, and given back.
+//! Kafka's ACLs are revoked from a running router, and granted again.
 
 use rand::Rng;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// Changes what `outbox-router` may do with topics that begin with this, or have just this name.
+/// Adds or removes ACLs of `outbox-router` for a topic, or for all topics with this prefix.
 pub(crate) fn acl(broker: &PrivateKafka, how: &str, operations: &[&str], topic: &str, pattern: &str) {
     let client = broker.client();
     let mut arguments =
@@ -22,12 +23,11 @@ pub(crate) fn acl(broker: &PrivateKafka, how: &str, operations: &[&str], topic: 
     if how == "--remove" {
         arguments.push("--force");
     }
-    let ran = kafka_tool("org.apache.kafka.tools.AclCommand", &arguments);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    succeeded(kafka_tool("org.apache.kafka.tools.AclCommand", &arguments), &[]);
 }
 
-/// What the router needs for its position, which nobody takes away here.
-pub(crate) fn may_remember(broker: &PrivateKafka) {
+/// Grants what the router needs for its checkpoints. The tests revoke none of it.
+pub(crate) fn grant_checkpoints(broker: &PrivateKafka) {
     let operations = ["Read", "Write", "Describe", "DescribeConfigs", "Create"];
     acl(broker, "--add", &operations, "outbox-router.positions", "literal");
 }
@@ -42,21 +42,21 @@ pub(crate) fn settings(outbox: &Outbox, broker: &PrivateKafka) -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn authorization_taken_away_under_load_is_waited_for_and_named() {
-    const TAKEN: [&[&str]; 2] = [&["Write"], &["Write", "Describe", "DescribeConfigs", "Create"]];
+async fn authorization_revoked_under_load_is_waited_for_and_named() {
+    const REVOKED: [&[&str]; 2] = [&["Write"], &["Write", "Describe", "DescribeConfigs", "Create"]];
     let mut random = seed::random();
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    may_remember(&broker);
-    acl(&broker, "--add", TAKEN[1], &outbox.name, "prefixed");
+    grant_checkpoints(&broker);
+    acl(&broker, "--add", REVOKED[1], &outbox.name, "prefixed");
     let mut router = Router::active(&settings(&outbox, &broker)).await;
     let writers = Writers::start(&outbox, 2, &mut random).await;
     let mut seen = 0;
-    for taken in TAKEN {
+    for revoked in REVOKED {
         kafka.holds(&outbox.name, seen + random.random_range(1..300)).await;
-        acl(&broker, "--remove", taken, &outbox.name, "prefixed");
+        acl(&broker, "--remove", revoked, &outbox.name, "prefixed");
         router
-            .shows("the router says what it may not do, and to which topic", |status| {
+            .shows("the reason names the topic and the missing privilege", |status| {
                 let reason = status["reason"].as_str()?;
                 (status["state"] == "reconnecting"
                     && reason.contains(&outbox.name)
@@ -66,7 +66,7 @@ async fn authorization_taken_away_under_load_is_waited_for_and_named() {
             })
             .await;
         seen = kafka.count(&outbox.name).await.unwrap();
-        acl(&broker, "--add", taken, &outbox.name, "prefixed");
+        acl(&broker, "--add", revoked, &outbox.name, "prefixed");
         kafka.holds(&outbox.name, seen + 1).await;
         router.ready().await;
     }
@@ -74,19 +74,19 @@ async fn authorization_taken_away_under_load_is_waited_for_and_named() {
     outbox.all_confirmed().await;
     let log = router.stop().await.log;
     assert!(!log.contains("slot advance"), "{log}");
-    // each time once for each of three topics, and once for the producer's number, however many attempts there were
-    assert!(log.matches("nothing is acknowledged").count() <= 4 * TAKEN.len(), "{log}");
-    // of each of three topics the records under way may have been written and not acknowledged
-    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * TAKEN.len())).await;
+    // each time at most once for each of three topics and once for the producer id, however many attempts there were
+    assert!(log.matches("nothing is acknowledged").count() <= 4 * REVOKED.len(), "{log}");
+    // for each of three topics, records in flight may have been written without being acknowledged
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * REVOKED.len())).await;
 }
 
-/// Each attempt starts at the event that is denied. What follows it, to topics that take it, must not go out each time.
+/// Each attempt starts at the denied event. Later events for other topics must not be sent again with each attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn authorization_taken_away_for_one_topic_repeats_nothing_of_another_at_each_attempt() {
+async fn authorization_revoked_for_one_topic_does_not_repeat_events_of_another() {
     const ALL: &[&str] = &["Write", "Describe", "DescribeConfigs", "Create"];
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    may_remember(&broker);
+    grant_checkpoints(&broker);
     for topic in ["order", "customer"] {
         acl(&broker, "--add", ALL, &outbox.topic(topic), "literal");
     }
@@ -98,7 +98,7 @@ async fn authorization_taken_away_for_one_topic_repeats_nothing_of_another_at_ea
     outbox.insert_numbers("order", "a", 4..7).await;
     outbox.insert_numbers("customer", "b", 4..104).await;
     router
-        .shows("it has tried several times", |status| {
+        .shows("the router has made several attempts", |status| {
             (status["reconnects"]["kafka"].as_u64()? >= 6).then_some(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! The broker answers single requests with errors.
+//! The broker answers some requests with errors.
 
 use rdkafka::types::RDKafkaApiKey;
 use rdkafka::types::RDKafkaRespErr::{self, *};
@@ -9,7 +9,7 @@ use crate::support::outbox::Outbox;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// Sends three hundred events while the broker answers with these errors, one request each.
+/// Sends three hundred events while the broker answers one request with each of these errors.
 async fn answered_with(errors: &[RDKafkaRespErr]) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(1));
     for topic in ["order", "customer"] {
@@ -30,7 +30,7 @@ async fn answered_with(errors: &[RDKafkaRespErr]) {
 }
 
 #[tokio::test]
-async fn broker_errors_that_pass_are_tried_again_by_the_producer() {
+async fn broker_errors_that_are_temporary_are_retried_by_the_producer() {
     let errors = [
         RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR,
         RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
@@ -41,7 +41,7 @@ async fn broker_errors_that_pass_are_tried_again_by_the_producer() {
     answered_with(&errors).await;
 }
 
-/// The producer gives these up. It is made anew, and goes on where the acknowledgements ended.
+/// The producer does not retry these. The router creates a new one and resumes where the acknowledgements ended.
 #[tokio::test]
 async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
     for error in [
@@ -54,9 +54,9 @@ async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
     }
 }
 
-/// A producer asks for a number before its first record. Refused to the first that asks, it says this in its log, and goes
-/// on.
-async fn refused_a_number(settings: impl FnOnce(Settings) -> Settings, says: &str) {
+/// A producer requests a producer id before its first record. The router logs `says` when the first request is refused, and
+/// recovers.
+async fn producer_id_refused(settings: impl FnOnce(Settings) -> Settings, says: &str) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(1));
     mock.create_topic(&outbox.topic("order"), 2, 1);
     let kafka = mock.client();
@@ -71,17 +71,17 @@ async fn refused_a_number(settings: impl FnOnce(Settings) -> Settings, says: &st
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// It fails for good, and no record's report says so.
+/// That producer has failed for good, but no delivery report says so.
 #[tokio::test]
 async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
-    // the first to ask would be that of the positions
+    // with checkpoints, their producer would send the first request
     let settings = |settings: Settings| settings.set("delivery.positions_topic", "");
-    refused_a_number(settings, "the brokers do not let the router write to any topic").await;
+    producer_id_refused(settings, "the brokers do not let the router write to any topic").await;
 }
 
-/// The same for the position, without which nothing is begun.
+/// The router starts no session before it has written a checkpoint.
 #[tokio::test]
-async fn broker_errors_that_end_the_producer_of_the_positions_are_waited_out() {
+async fn broker_errors_that_end_the_producer_of_checkpoints_are_waited_out() {
     let says = "the position cannot be written to the topic outbox-router.positions";
-    refused_a_number(|settings| settings, says).await;
+    producer_id_refused(|settings| settings, says).await;
 }

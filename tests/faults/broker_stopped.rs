@@ -1,4 +1,4 @@
-//! The broker ends and comes back.
+//! The broker stops, is killed or freezes, and returns.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{MODES, Settings};
 use crate::support::writers::Writers;
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     outbox.all_confirmed().await;
     let walsender = outbox.active_pid().await;
 
-    // some under way when it goes, some while it is away
+    // some events are in flight when the broker stops, others are written while it is away
     outbox.insert_numbers("order", "a", 101..201).await;
     broker.stop();
     outbox.insert_numbers("order", "a", 201..301).await;
@@ -48,7 +48,7 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// Applications write, and the broker is killed at random points while one router runs on.
+/// Applications write, and the broker is killed at random points while one router keeps running.
 pub(crate) async fn broker_killed_at_random_points(
     broker: &PrivateKafka,
     outbox: &Outbox,
@@ -73,18 +73,18 @@ pub(crate) async fn broker_killed_at_random_points(
 }
 
 #[tokio::test]
-async fn broker_killed_again_and_again_loses_nothing_and_keeps_order_per_aggregate() {
+async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
     const KILLS: usize = 2;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &Settings::new(&outbox, &kafka), KILLS).await;
-    // the topics of three types may each end the producer
+    // each of three topics may end the producer
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3 * KILLS)).await;
 }
 
-/// What the router then advises, to leave the bad event's transaction out, must not leave out what came before it.
+/// The router then advises the user to skip the transaction of the event. That must not skip what came before it.
 #[tokio::test]
-async fn broker_away_an_event_that_cannot_be_sent_waits_for_those_before_it() {
+async fn broker_away_an_unsendable_event_waits_for_earlier_ones() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let settings = Settings::new(&outbox, &kafka).set("delivery.shutdown_timeout", "0s");
@@ -103,7 +103,7 @@ async fn broker_away_an_event_that_cannot_be_sent_waits_for_those_before_it() {
     let ended = router.ended().await;
     assert_eq!(ended.status.code(), Some(3), "{}", ended.log);
     ended.says(&["two words", "Nothing was skipped"]);
-    settings.obey(&ended);
+    settings.run_suggested_command(&ended);
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -112,7 +112,7 @@ async fn broker_away_an_event_that_cannot_be_sent_waits_for_those_before_it() {
 }
 
 #[tokio::test]
-async fn broker_frozen_is_told_once_with_a_reason() {
+async fn broker_frozen_is_logged_once_with_a_reason() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 1000);
@@ -126,16 +126,16 @@ async fn broker_frozen_is_told_once_with_a_reason() {
     router.logs("the broker does not answer").await;
     broker.thaw();
     outbox.all_confirmed().await;
-    // a busy broker may have needed more than a second for something before
+    // a busy broker may have exceeded the timeout before it was frozen
     let log = router.stop().await.log.split_off(before);
     assert_eq!(log.matches("no broker can be reached").count(), 1, "{log}");
     assert!(!log.contains("Timed out"), "{log}");
 }
 
-/// Its requests time out after a minute, and by then somebody has been called.
+/// Requests time out only after a minute, which is too late for an explanation.
 #[tokio::test]
 async fn broker_frozen_is_explained_before_its_requests_time_out() {
-    for mode in ["at-least-once", "exactly-once"] {
+    for mode in MODES {
         let broker = PrivateKafka::start(&[]).await;
         let (outbox, kafka) = (Outbox::new().await, broker.client());
         let mut router = Router::active(&Settings::new(&outbox, &kafka).set("delivery.mode", mode)).await;
@@ -157,7 +157,7 @@ async fn broker_frozen_is_explained_before_its_requests_time_out() {
     }
 }
 
-/// The position is written and not acknowledged, and the slot stands still.
+/// The checkpoint is not acknowledged, so the slot does not advance.
 #[tokio::test]
 async fn broker_frozen_while_no_event_waits_is_explained_too() {
     let broker = PrivateKafka::start(&[]).await;
@@ -177,10 +177,10 @@ async fn broker_frozen_while_no_event_waits_is_explained_too() {
     assert!(!log.contains("brokers answer"), "{log}");
 }
 
-/// A broker that was frozen for longer than its session says for a moment that there are no brokers, and librdkafka then
+/// A broker that was frozen for longer than its session answers for a moment that there are no brokers, and librdkafka then
 /// forgets them all.
 #[tokio::test]
-async fn broker_frozen_until_it_was_given_up_is_found_again() {
+async fn broker_frozen_until_its_session_expired_is_found_again() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     // longer than broker.session.timeout.ms
@@ -200,14 +200,14 @@ async fn broker_frozen_until_it_was_given_up_is_found_again() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
 }
 
-/// Nothing is under way here that could fail or be acknowledged: only the state tells.
+/// No record is in flight that could fail or be acknowledged, so only the state shows the outage.
 #[tokio::test]
-async fn broker_away_is_seen_in_state_and_readiness_and_so_is_its_return() {
+async fn broker_away_and_its_return_are_shown_by_state_and_readiness() {
     let broker = PrivateKafka::start(&[]).await;
     let outbox = Outbox::new().await;
     let mut router = Router::active(&Settings::new(&outbox, &broker.client())).await;
     broker.stop();
-    // of a type that has no topic yet, so that it cannot even be sent
+    // its topic does not exist yet, so the event cannot even be sent
     outbox.insert("order", "a", "{}").await;
     let named = |status: &serde_json::Value| {
         let (state, peer) = (status["state"].as_str()?, status["peer"].as_str()?);

@@ -1,15 +1,15 @@
-//! Three brokers of which one or two are away while applications write.
+//! One or two of three brokers are away while applications write.
 
 use rand::Rng;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
+use crate::support::longest_pause::LongestPause;
 use crate::support::outbox::Outbox;
 use crate::support::private_cluster::PrivateCluster;
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
-use crate::support::standstill::Standstill;
 use crate::support::writers::Writers;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,13 +23,13 @@ async fn cluster_restarted_broker_by_broker_loses_nothing_and_repeats_nothing() 
     kafka.holds(&outbox.name, 1).await;
     for broker in 1..=3 {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
-        let standstill = Standstill::watch(&router);
+        let pause = LongestPause::measure(&router);
         cluster.stop(broker);
         cluster.start_again(broker);
         cluster.in_sync(&outbox.name).await;
-        seen = eventually("the topics can be counted", async || kafka.count(&outbox.name).await.ok()).await;
+        seen = eventually("the records can be counted", async || kafka.count(&outbox.name).await.ok()).await;
         kafka.holds(&outbox.name, seen + 1).await;
-        println!("broker {broker} restarted: nothing acknowledged for at most {:?}", standstill.longest());
+        println!("broker {broker} restarted: nothing acknowledged for at most {:?}", pause.end());
     }
     writers.finish().await;
     outbox.all_confirmed().await;
@@ -39,7 +39,7 @@ async fn cluster_restarted_broker_by_broker_loses_nothing_and_repeats_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_whose_leader_is_killed_loses_nothing_and_repeats_nothing() {
+async fn cluster_with_a_killed_leader_loses_nothing_and_repeats_nothing() {
     const KILLS: usize = 2;
     let mut random = seed::random();
     let cluster = PrivateCluster::start().await;
@@ -52,16 +52,16 @@ async fn cluster_whose_leader_is_killed_loses_nothing_and_repeats_nothing() {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
         let partitions = kafka.replicas(&outbox.name).await.unwrap();
         let leader = partitions.iter().find_map(|partition| partition.leader).unwrap();
-        let standstill = Standstill::watch(&router);
+        let pause = LongestPause::measure(&router);
         cluster.kill(leader);
         eventually("every partition has another leader", async || {
             let partitions = kafka.replicas(&outbox.name).await.ok()?;
             partitions.iter().all(|now| now.leader.is_some_and(|now| now != leader)).then_some(())
         })
         .await;
-        seen = eventually("the topics can be counted", async || kafka.count(&outbox.name).await.ok()).await;
+        seen = eventually("the records can be counted", async || kafka.count(&outbox.name).await.ok()).await;
         kafka.holds(&outbox.name, seen + 1).await;
-        println!("kill {kill}, broker {leader}: nothing acknowledged for at most {:?}", standstill.longest());
+        println!("kill {kill}, broker {leader}: nothing acknowledged for at most {:?}", pause.end());
         cluster.start_again(leader);
         cluster.in_sync(&outbox.name).await;
     }
@@ -72,9 +72,9 @@ async fn cluster_whose_leader_is_killed_loses_nothing_and_repeats_nothing() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// One broker is away and the topic asks for all three: the broker answers NOT_ENOUGH_REPLICAS to each request.
+/// One broker is away and the topic requires all three, so the leader answers each request with NOT_ENOUGH_REPLICAS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_without_enough_replicas_in_sync_holds_events_back_and_says_why() {
+async fn cluster_without_enough_replicas_in_sync_blocks_events_and_status_says_why() {
     let cluster = PrivateCluster::start().await;
     let (outbox, kafka) = (Outbox::new().await, cluster.client());
     let topic = outbox.topic("order");
@@ -85,7 +85,7 @@ async fn cluster_without_enough_replicas_in_sync_holds_events_back_and_says_why(
     cluster.kill(3);
     outbox.insert_numbers("order", "a", 4..7).await;
     router
-        .shows("the router says that replicas are missing", |status| {
+        .shows("the reason says that replicas are missing", |status| {
             let reason = status["reason"].as_str()?;
             (status["state"] == "reconnecting" && reason.contains("min.insync.replicas is 3")).then_some(())
         })
@@ -108,9 +108,9 @@ async fn cluster_without_enough_replicas_in_sync_holds_events_back_and_says_why(
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// What is left has neither a majority of controllers nor enough replicas.
+/// The last broker has neither a majority of controllers nor enough replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_with_one_broker_left_of_three_holds_everything_back_in_bounded_memory() {
+async fn cluster_with_one_broker_left_blocks_events_in_bounded_memory() {
     const EVENTS: u32 = 200_000;
     let cluster = PrivateCluster::start().await;
     let (outbox, kafka) = (Outbox::new().await, cluster.client());
@@ -127,7 +127,7 @@ async fn cluster_with_one_broker_left_of_three_holds_everything_back_in_bounded_
     );
     outbox.execute(&many).await;
     router
-        .shows("the router says that it waits for Kafka", |status| {
+        .shows("the router is waiting for Kafka", |status| {
             (status["state"] == "reconnecting" && status["peer"] == "kafka").then_some(())
         })
         .await;
@@ -140,7 +140,7 @@ async fn cluster_with_one_broker_left_of_three_holds_everything_back_in_bounded_
     outbox.all_confirmed().await;
     router.ready().await;
     cluster.start_again(2);
-    println!("most memory: {} MB", router.peak_memory() / 1_000_000);
+    println!("peak memory: {} MB", router.peak_memory() / 1_000_000);
     assert!(router.peak_memory() < 64_000_000, "{}", router.peak_memory());
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;

@@ -1,4 +1,4 @@
-//! A server's disk takes no more.
+//! The disk of the broker or of Postgres is full.
 
 use std::process::Command;
 
@@ -15,13 +15,9 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// No file of the process grows beyond this: a write is cut short and the next one fails, as on a full disk. A mount of
-/// the test's own would need privileges that not every machine gives.
-fn no_file_beyond(bytes: u64, pid: u32) {
-    limit_files(&bytes.to_string(), pid);
-}
-
-fn limit_files(bytes: &str, pid: u32) {
+/// Limits the size of the files of a process, in bytes: a write beyond the limit is cut short and the next one fails, as on a
+/// full disk. A separate file system would need privileges that not every machine gives.
+fn limit_file_size(bytes: &str, pid: u32) {
     let mut limit = Command::new("prlimit");
     limit.args([format!("--pid={pid}"), format!("--fsize={bytes}:")]);
     let limited = process::output(&mut limit);
@@ -29,7 +25,7 @@ fn limit_files(bytes: &str, pid: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disk_full_ends_the_broker_and_nothing_is_lost_when_it_is_back_with_room() {
+async fn disk_full_stops_the_broker_and_nothing_is_lost_once_there_is_space() {
     let mut random = seed::random();
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -39,18 +35,18 @@ async fn disk_full_ends_the_broker_and_nothing_is_lost_when_it_is_back_with_room
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
     let writers = Writers::start(&outbox, 2, &mut random).await;
     kafka.holds(&outbox.name, 100).await;
-    no_file_beyond(250_000, broker.pid());
-    eventually("the broker gives up", async || {
+    limit_file_size("250000", broker.pid());
+    eventually("the broker has failed", async || {
         let log = broker.log();
         (log.contains("File too large") && log.contains("all log dirs")).then_some(())
     })
     .await;
     router.logs("no broker can be reached").await;
-    // the loop hears of it in its next turn
+    // the loop learns of it in its next iteration
     eventually("the router is not ready", async || (router.get("/readyz")?.0 == 503).then_some(())).await;
     assert_eq!(router.get("/healthz").unwrap().0, 200);
 
-    // the limit went with the process
+    // the new process has no limit
     broker.kill();
     broker.start_again();
     let seen = eventually("the broker answers again", async || kafka.count(&outbox.name).await.ok()).await;
@@ -59,28 +55,28 @@ async fn disk_full_ends_the_broker_and_nothing_is_lost_when_it_is_back_with_room
     outbox.all_confirmed().await;
     router.assert_running();
     router.stop().await;
-    // the topics of three types may each end the producer
+    // each of three topics may end the producer
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
 }
 
-/// Each new walsender comes as far as the stream, and fails to write what it has decoded so far. The file's name has the
-/// number of its process.
+/// Each new walsender starts the stream and then fails to write the changes that it has decoded to a file. The name of that file
+/// contains the process id.
 #[tokio::test]
-async fn disk_full_of_postgres_is_logged_once_and_the_stream_when_it_lasts() {
+async fn disk_full_of_postgres_is_logged_once_and_so_is_the_recovery() {
     const CONNECTED: &str = "connected; events flow";
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
-    // processes that are there already go on without a limit
+    // existing processes keep having no limit
     let administrator = connect(&outbox.url()).await.unwrap();
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     let walsender = outbox.active_pid().await;
-    no_file_beyond(0, server.pid());
+    limit_file_size("0", server.pid());
     administrator.batch_execute(&format!("SELECT pg_terminate_backend({walsender})")).await.unwrap();
     administrator.batch_execute("CHECKPOINT").await.unwrap();
     router
-        .shows("it has tried many times", |status| {
+        .shows("the router has made many attempts", |status| {
             (status["reconnects"]["postgres"].as_u64()? >= 12).then_some(())
         })
         .await;
@@ -91,7 +87,7 @@ async fn disk_full_of_postgres_is_logged_once_and_the_stream_when_it_lasts() {
     assert!(connected <= 3, "logged {connected} times\n{log}");
     assert!(!log.contains("caught up"), "there was no backlog\n{log}");
 
-    limit_files("unlimited", server.pid());
+    limit_file_size("unlimited", server.pid());
     router.logs_times(CONNECTED, connected + 1).await;
     outbox.insert("order", "a", "{\"n\": 2}").await;
     outbox.all_confirmed().await;

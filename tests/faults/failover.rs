@@ -1,4 +1,4 @@
-//! The primary is lost and a standby takes its place. From Postgres 17 on, whatever version the suite runs on.
+//! The primary is lost and a standby takes its place. These tests use Postgres 17 or later, whatever version the suite runs on.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE, connect};
+use crate::support::place::succeeded;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// The standby comes in too.
+/// The standby may connect too.
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";
 
-/// A primary, its standby, and an outbox that `init` has made, with a slot that the standby may copy.
+/// A primary, its standby, and an outbox that `init` has set up, with a slot that the standby synchronizes.
 pub(crate) struct Pair {
     pub(crate) outbox: Outbox,
     pub(crate) kafka: Kafka,
@@ -31,45 +32,44 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) async fn new() -> Self {
-        Self::following(&["sync_replication_slots=on"]).await
+        Self::with_standby_settings(&["sync_replication_slots=on"]).await
     }
 
-    /// With other settings of the standby.
-    pub(crate) async fn following(settings: &[&str]) -> Self {
+    /// The same with other settings of the standby.
+    pub(crate) async fn with_standby_settings(settings: &[&str]) -> Self {
         let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], settings).await;
-        // the standby first, so that the router has to pass it by
+        // the standby comes first, so that the router has to skip it
         let hosts = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
         let (outbox, kafka) = (Outbox::bare(&hosts).await, Kafka::shared());
         let settings = Settings::new(&outbox, &kafka).set("postgres.url", format!("{hosts}/{}", outbox.name));
         outbox.execute(TABLE).await;
-        // a host that has no such database would be a definite answer
+        // if the database were missing on a host, the router would stop
         let database = format!("SELECT 1 FROM pg_database WHERE datname = '{}'", outbox.name);
         let mut session = standby.superuser().await;
         eventually("the standby has the database", async || session.query_one(&database).await.unwrap())
             .await;
-        let ran = settings.run(&["init"]);
-        assert_eq!(ran.code, 0, "{ran:?}");
+        succeeded(settings.run(&["init"]), &[]);
         Pair { outbox, kafka, settings, primary, standby }
     }
 
-    /// Nothing that the router gets is missing on the standby.
+    /// From now on Postgres sends a change to the router only once the standby has confirmed it.
     pub(crate) async fn router_waits_for_the_standby(&self) {
         self.primary.configure(&[("synchronized_standby_slots", "standby")]).await;
     }
 
-    /// The standby hears of nothing more.
+    /// Ends replication to the standby.
     pub(crate) async fn cut_off(&self) {
         self.standby.configure(&[("primary_conninfo", "")]).await;
         let gone = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'standby' AND NOT active";
-        eventually("no standby follows", async || self.outbox.query(gone).await.pop()).await;
+        eventually("the standby is disconnected", async || self.outbox.query(gone).await.pop()).await;
     }
 
     pub(crate) async fn rows(&self) -> i64 {
         self.outbox.query("SELECT count(*) FROM outbox").await[0].get(0)
     }
 
-    /// Waits until the standby has a copy of the slot that survives its promotion.
-    pub(crate) async fn copied(&self) {
+    /// Waits until the standby has a copy of the slot that survives promotion.
+    pub(crate) async fn slot_synced(&self) {
         let copy = format!(
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = '{}' AND synced AND NOT temporary",
             self.outbox.name
@@ -95,11 +95,11 @@ async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
     let mut router = Router::active(&pair.settings).await;
     let writers = Writers::start(outbox, 4, &mut random).await;
-    pair.copied().await;
+    pair.slot_synced().await;
     let seen = kafka.count(&outbox.name).await.unwrap();
     kafka.holds(&outbox.name, seen + random.random_range(100..1000)).await;
 
-    // the primary gets ahead of the standby, and the router must not
+    // the primary gets ahead of the standby, but the router must not
     pair.cut_off().await;
     let ahead = pair.rows().await + 300;
     eventually("the primary is ahead", async || (pair.rows().await >= ahead).then_some(())).await;
@@ -110,14 +110,14 @@ async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
     pair.promote().await;
     let promoted = Instant::now();
     kafka.holds(&outbox.name, seen + 1).await;
-    // a figure for the documentation, and nothing that is judged
+    // a figure for the documentation, not a limit
     println!("the next record came {:?} after the promotion", promoted.elapsed());
     kafka.holds(&outbox.name, seen + 200).await;
     writers.finish().await;
     outbox.all_confirmed().await;
     router.assert_running();
     router.stop().await;
-    // also that nothing was sent which the new primary does not have
+    // this also shows that nothing was sent that the new primary does not have
     same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
 }
 
@@ -128,14 +128,14 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     let router = Router::active(&pair.settings).await;
     outbox.insert_numbers("order", "a", 1..11).await;
     outbox.all_confirmed().await;
-    pair.copied().await;
+    pair.slot_synced().await;
 
-    // the standby hears of nothing more, the router does
+    // replication to the standby ends, while the router still gets changes
     pair.standby.configure(&[("primary_conninfo", "")]).await;
-    let none =
+    let replica =
         "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND application_name = 'walreceiver'";
-    let none = format!("SELECT 1 WHERE NOT EXISTS ({none})");
-    eventually("no standby follows", async || outbox.query(&none).await.pop()).await;
+    let none = format!("SELECT 1 WHERE NOT EXISTS ({replica})");
+    eventually("the standby is disconnected", async || outbox.query(&none).await.pop()).await;
     outbox.insert_numbers("order", "a", 11..21).await;
     outbox.all_confirmed().await;
     let confirmed = outbox.confirmed().await;
@@ -152,20 +152,20 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
         "before the router's position",
         "no longer exist in Postgres",
     ]);
-    // nothing is confirmed after the last event but keepalives
+    // after the last event, only keepalives are confirmed
     let position =
         ended.last_line().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
     let position: pg_logical::Lsn = position.parse().unwrap();
     assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
-    // so it was right to refuse
+    // the new primary really lacks rows
     assert!(pair.rows().await < 20);
     assert_eq!(kafka.count(&outbox.name).await, Ok(20));
 
-    // another process knows it too, and goes on only as it is told
+    // another process finds the same, and continues only with `--accept-gap`
     outbox.released().await;
     let again = Router::start(&pair.settings).exits(3).await;
     again.says(&["from timeline 1", &switch, &position.to_string()]);
-    let router = Router::with_arguments(&pair.settings, &["--accept-gap", again.goes_on_at()]);
+    let router = Router::with_arguments(&pair.settings, &["--accept-gap", again.accept_gap_position()]);
     outbox.insert("order", "b", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -181,17 +181,17 @@ async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
     let router = Router::active(&pair.settings).await;
     outbox.insert_numbers("order", "a", 1..11).await;
     outbox.all_confirmed().await;
-    pair.copied().await;
+    pair.slot_synced().await;
     router.stop().await;
 
-    // a host that is a standby for now, and nothing else is known of
+    // the only host of this URL is still a standby
     let url = format!("{}/{}", pair.standby.url(), outbox.name);
     let mut router = Router::start(&pair.settings.clone().set("postgres.url", url));
     router.logs("its copy of the slot").await;
     router.logs("can be read only once it is promoted").await;
     assert_eq!(router.get("/readyz").unwrap().0, 503);
     outbox.insert_numbers("order", "a", 11..21).await;
-    // an acknowledged commit is on the standby
+    // replication is synchronous, so the standby has these events
     pair.primary.kill();
     pair.promote().await;
     router.ready().await;
@@ -204,10 +204,10 @@ async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
     same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
 }
 
-/// As on every version before 17.
+/// This is the situation on every version before 17.
 #[tokio::test]
 async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
-    let pair = Pair::following(&[]).await;
+    let pair = Pair::with_standby_settings(&[]).await;
     pair.router_waits_for_the_standby().await;
     let router = Router::active(&pair.settings).await;
     pair.outbox.insert_numbers("order", "a", 1..11).await;
@@ -226,7 +226,7 @@ async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
     assert_eq!(pair.kafka.count(&pair.outbox.name).await, Ok(10));
 }
 
-/// A router may read a slot that is a standby's own. The primary may remove what that needs.
+/// A router may read a slot that was created on a standby. The primary may remove rows that this slot needs.
 #[tokio::test]
 async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary() {
     let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &["hot_standby_feedback=off"]).await;
@@ -242,7 +242,7 @@ async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary()
     .await;
     let create = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", outbox.name);
     let mut creation = std::pin::pin!(on_standby.batch_execute(&create));
-    // the standby can begin where the primary writes down which transactions are open
+    // the standby can create the slot only where the primary logs its running transactions
     while let Err(_still) = timeout(Duration::from_millis(50), &mut creation).await {
         outbox.execute("SELECT pg_log_standby_snapshot()").await;
     }
@@ -251,7 +251,7 @@ async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary()
     outbox.insert_numbers("order", "a", 1..4).await;
     kafka.holds(&outbox.name, 3).await;
 
-    // in transactions of their own: what one makes and drops itself nobody else can miss
+    // separate transactions, because a table that is created and dropped in the same one leaves no rows that a slot needs
     for sql in ["CREATE TABLE gone ()", "DROP TABLE gone", "VACUUM pg_catalog.pg_class"] {
         outbox.execute(sql).await;
     }

@@ -1,4 +1,4 @@
-//! Everything that can end does end, at any time.
+//! Routers, brokers and Postgres servers fail, lose privileges or lose data while events flow.
 
 pub(crate) mod authorization;
 mod broker_errors;
@@ -6,10 +6,10 @@ pub(crate) mod broker_stopped;
 mod cluster;
 mod disk_full;
 pub(crate) mod failover;
-mod left_behind;
 mod outbox_locked;
 mod postgres_restarted;
 pub(crate) mod sigkill;
 mod slot_lost;
+mod stale_session;
 mod standby_away;
 mod topics_changed;

@@ -1,5 +1,5 @@
-//! A table that the router looks at, locked by another session: the router names the table and who has locked it, and goes on
-//! when the lock is gone.
+//! Another session has locked a table that the router reads. The router names the table and the session, and continues once the
+//! lock is released.
 
 use serde_json::Value;
 
@@ -10,24 +10,23 @@ use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
-use crate::support::settings::Settings;
+use crate::support::settings::{MODES, Settings};
 use crate::support::table_lock::TableLock;
 
-const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
 const TABLE: &str = "public.outbox";
 
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
     Settings::new(outbox, kafka).set("delivery.mode", mode).set("outbox.message_prefix", "outbox")
 }
 
-/// A table that a look at the catalogues waits for while it is locked.
-async fn looked_at(outbox: &Outbox) -> &'static str {
-    // before 16 it takes no lock on the outbox itself
+/// A table whose lock blocks the queries of the catalogue watch.
+async fn watched_table(outbox: &Outbox) -> &'static str {
+    // before Postgres 16 these queries take no lock on the outbox itself
     if outbox.server_version().await < 160_000 { "pg_catalog.pg_publication" } else { TABLE }
 }
 
-/// A server that leaves its catalogues alone. Once autovacuum has written to some of them, the next session of that database reads
-/// them all as it starts, and waits there for one that is locked.
+/// Once autovacuum has written to some catalogues, the next session of that database reads them all when it starts, and blocks on
+/// one that is locked. Without autovacuum this does not happen.
 async fn server_without_autovacuum() -> PrivatePostgres {
     PrivatePostgres::start(PG_HBA, &["autovacuum=off"]).await
 }
@@ -40,8 +39,8 @@ async fn emit(outbox: &Outbox, n: u32) {
     outbox.execute(&format!("SELECT pg_logical_emit_message(true, 'outbox', '{event}')")).await;
 }
 
-/// Waits until so many queries of the watch have waited for a lock.
-async fn looks_wait(outbox: &Outbox, times: usize) {
+/// Waits until this many queries of the catalogue watch have waited for a lock.
+async fn watch_is_blocked(outbox: &Outbox, times: usize) {
     let waits = format!(
         "SELECT query_start::text FROM pg_stat_activity \
          WHERE application_name = '{0}.{0} watch' AND wait_event_type = 'Lock'",
@@ -49,7 +48,7 @@ async fn looks_wait(outbox: &Outbox, times: usize) {
     );
     let mut last = String::new();
     for _ in 0..times {
-        last = eventually("another look waits for the lock", async || {
+        last = eventually("another query of the watch waits for the lock", async || {
             let now: String = outbox.query(&waits).await.iter().map(|row| row.get::<_, String>(0)).max()?;
             (now > last).then_some(now)
         })
@@ -58,7 +57,7 @@ async fn looks_wait(outbox: &Outbox, times: usize) {
 }
 
 #[tokio::test]
-async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() {
+async fn outbox_locked_under_a_running_router_is_reported_with_the_locking_session() {
     let server = server_without_autovacuum().await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -66,8 +65,8 @@ async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() 
         let mut router = Router::active(&settings).await;
         outbox.insert_numbers("order", "a", 1..2).await;
         outbox.all_confirmed().await;
-        let lock = TableLock::take(&outbox, looked_at(&outbox).await).await;
-        // events flow, and the slot stands still
+        let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
+        // events are delivered, but the slot does not advance
         emit(&outbox, 2).await;
         let end = outbox.lsn().await;
         kafka.committed_when(&outbox.name, 2).await;
@@ -76,8 +75,8 @@ async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() 
         assert!(outbox.confirmed().await < end, "{mode}");
         let line = lock.is_logged_by(&mut router).await;
         assert!(line.contains("pg_terminate_backend"), "{mode}: {line}");
-        // and no session is left behind with each look
-        looks_wait(&outbox, 2).await;
+        // the router does not leave a blocked session behind with each query
+        watch_is_blocked(&outbox, 2).await;
         let sessions = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation' \
                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         let waiting: i64 = outbox.query(sessions).await[0].get(0);
@@ -97,16 +96,16 @@ async fn outbox_locked_under_a_running_router_is_shown_with_who_has_locked_it() 
 }
 
 #[tokio::test]
-async fn outbox_locked_while_no_event_waits_to_be_confirmed_leaves_the_router_ready() {
+async fn outbox_locked_while_nothing_is_to_be_confirmed_leaves_the_router_ready() {
     let server = server_without_autovacuum().await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let mut router = Router::active(&settings(&outbox, &kafka, "at-least-once")).await;
     outbox.insert_numbers("order", "a", 1..2).await;
     outbox.all_confirmed().await;
-    let lock = TableLock::take(&outbox, looked_at(&outbox).await).await;
+    let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
     lock.is_logged_by(&mut router).await;
     for _ in 0..4 {
-        looks_wait(&outbox, 1).await;
+        watch_is_blocked(&outbox, 1).await;
         let (ready, text) = router.get("/readyz").unwrap();
         assert_eq!(ready, 200, "{text}");
     }
@@ -116,7 +115,7 @@ async fn outbox_locked_while_no_event_waits_to_be_confirmed_leaves_the_router_re
     router.stop().await;
 }
 
-/// While the broker holds back the stream only the watch tells that the session still has the slot.
+/// While the broker blocks the stream, only the catalogue watch shows that the session still has the slot.
 #[tokio::test]
 async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
     let server = server_without_autovacuum().await;
@@ -136,9 +135,9 @@ async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
              SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(11, 500) n",
         )
         .await;
-    let lock = TableLock::take(&outbox, looked_at(&outbox).await).await;
+    let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
     lock.is_logged_by(&mut router).await;
-    looks_wait(&outbox, 5).await;
+    watch_is_blocked(&outbox, 5).await;
     assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "{}", router.log());
     assert!(!router.log().contains("silent"), "{}", router.log());
     lock.release().await;
@@ -148,11 +147,10 @@ async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
     router.stop().await;
 }
 
-/// Waits for the lock at the start of a router, and goes on when it is gone.
-async fn at_the_start(mode: &str, outbox: Outbox, table: &'static str) {
+/// Asserts that a router which finds the table locked when it starts reports the lock, and continues once it is released.
+async fn locked_at_the_start(mode: &str, outbox: Outbox, table: &'static str) {
     let kafka = Kafka::shared();
-    let dead_letters = include_str!("../../migrations/V2__dead_letters.sql");
-    outbox.execute(dead_letters).await;
+    outbox.create_dead_letters_table().await;
     let settings = settings(&outbox, &kafka, mode);
     let lock = TableLock::take(&outbox, table).await;
     emit(&outbox, 1).await;
@@ -167,32 +165,32 @@ async fn at_the_start(mode: &str, outbox: Outbox, table: &'static str) {
 }
 
 #[tokio::test]
-async fn outbox_locked_at_the_start_is_waited_for_and_who_has_locked_it_is_named() {
+async fn outbox_locked_at_the_start_is_waited_for_and_the_locking_session_is_named() {
     let server = server_without_autovacuum().await;
     for mode in MODES {
         let outbox = Outbox::on(&server.url()).await;
-        let table = looked_at(&outbox).await;
-        at_the_start(mode, outbox, table).await;
+        let table = watched_table(&outbox).await;
+        locked_at_the_start(mode, outbox, table).await;
     }
 }
 
-/// Where the positions are in Kafka transactions, that table tells a new slot from another.
+/// In exactly-once, the router reads from this table whether the slot is new.
 #[tokio::test]
-async fn outbox_locked_or_rather_the_table_of_slots_at_the_start_of_exactly_once() {
-    at_the_start("exactly-once", Outbox::new().await, "outbox_router.slots").await;
+async fn outbox_locked_slots_table_at_the_start_of_exactly_once_is_waited_for() {
+    locked_at_the_start("exactly-once", Outbox::new().await, "outbox_router.slots").await;
 }
 
-/// A router that does not park looks whether events are parked.
+/// Even a router that does not park events checks whether some are parked.
 #[tokio::test]
-async fn outbox_locked_or_rather_the_dead_letters_at_the_start_of_a_router_that_does_not_park() {
+async fn outbox_locked_dead_letters_at_the_start_of_a_router_that_does_not_park_are_waited_for() {
     for mode in MODES {
-        at_the_start(mode, Outbox::new().await, "outbox_router.dead_letters").await;
+        locked_at_the_start(mode, Outbox::new().await, "outbox_router.dead_letters").await;
     }
 }
 
-/// At-least-once delivers without the table of slots, and says what it could not write.
+/// At-least-once delivers without the slots table, and logs what it could not write there.
 #[tokio::test]
-async fn outbox_locked_or_rather_the_table_of_slots_does_not_keep_at_least_once_from_delivering() {
+async fn outbox_locked_slots_table_does_not_stop_at_least_once() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let lock = TableLock::take(&outbox, "outbox_router.slots").await;
     outbox.insert_numbers("order", "a", 1..2).await;
@@ -204,18 +202,18 @@ async fn outbox_locked_or_rather_the_table_of_slots_does_not_keep_at_least_once_
     router.stop().await;
 }
 
-/// What `pg_replication_slots` shows does not depend on the table.
+/// `pg_replication_slots` can be read whatever lock the outbox has.
 #[tokio::test]
-async fn outbox_locked_the_slot_is_shown_by_slot_list_and_by_status_without_a_router() {
+async fn outbox_locked_does_not_block_slot_list_and_status() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let _lock = TableLock::take(&outbox, TABLE).await;
     let confirmed = outbox.confirmed().await.to_string();
-    let listed = settings.run_beside(&["slot", "list", "--json"]).await;
+    let listed = settings.run_async(&["slot", "list", "--json"]).await;
     let shown: Value = serde_json::from_str(&listed.out).unwrap_or_default();
     assert_eq!(shown["confirmed"], *confirmed, "{listed:?}");
     assert_eq!(listed.code, 0, "{listed:?}");
-    // nobody listens there
-    let status = settings.set("admin.listen", "127.0.0.1:1").run_beside(&["status", "--json"]).await;
+    // no router listens at this address
+    let status = settings.set("admin.listen", "127.0.0.1:1").run_async(&["status", "--json"]).await;
     assert!(status.out.contains(&confirmed), "{status:?}");
 }

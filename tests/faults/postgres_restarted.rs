@@ -1,4 +1,4 @@
-//! Postgres ends and comes back while applications write.
+//! Postgres restarts while applications write.
 
 use rand::Rng;
 
@@ -29,7 +29,7 @@ async fn restarted(shutdown: Shutdown, by_socket: bool) {
     let mut seen = 0;
     for _ in 0..RESTARTS {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
-        // fails if the server cannot get rid of the router
+        // fails if the router's sessions keep the server from stopping
         server.stop(shutdown);
         seen = kafka.count(&outbox.name).await.unwrap();
         server.start_again();
@@ -52,7 +52,7 @@ async fn postgres_restarted_fast_is_not_held_up_by_the_router() {
     restarted(Shutdown::Fast, false).await;
 }
 
-/// There a write fails before the server's last word is read.
+/// On a socket, a write fails before the router has read the server's last message.
 #[tokio::test]
 async fn postgres_restarted_fast_is_not_held_up_by_a_router_on_its_unix_socket() {
     restarted(Shutdown::Fast, true).await;

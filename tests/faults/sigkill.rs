@@ -1,4 +1,4 @@
-//! The router is killed again and again while applications write.
+//! The router is killed at random points while applications write.
 
 use rand::Rng;
 
@@ -19,7 +19,7 @@ pub(crate) async fn killed_at_random_points(outbox: &Outbox, kafka: &Kafka, sett
     let mut seen = 0;
     for _ in 0..KILLS {
         let router = Router::start(settings);
-        // whether committed or not
+        // counts records of open transactions too
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
         router.kill();
         seen = kafka.count(&outbox.name).await.unwrap();

@@ -1,4 +1,4 @@
-//! Postgres invalidates the slot, because the router is too far behind or was away for too long.
+//! Postgres invalidates the slot because the router is too far behind or was away for too long.
 
 use std::collections::BTreeSet;
 
@@ -7,34 +7,35 @@ use crate::invariants::way_out::{printed, typed};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 
-/// 16 segments of log. No checkpoint but those that the tests ask for, or that 4 segments of new log bring about.
+/// The slot may retain 16 segments of WAL. Postgres checkpoints only when a test asks for it or after 4 new segments.
 const LIMITS: &[&str] =
     &["max_slot_wal_keep_size=256MB", "max_wal_size=64MB", "min_wal_size=32MB", "checkpoint_timeout=1d"];
 
-/// Ends so many segments of the log, 16 MiB each.
-async fn write_log(outbox: &Outbox, segments: usize) {
+/// Fills this many segments of WAL, 16 MiB each.
+async fn write_wal(outbox: &Outbox, segments: usize) {
     for _ in 0..segments {
         outbox.execute("SELECT pg_logical_emit_message(false, 'filler', '')").await;
         outbox.execute("SELECT pg_switch_wal()").await;
     }
 }
 
-/// Until all that is sent by now lies before the transaction that the slot remembers, so that the way out can tell it from
-/// what comes.
-async fn remembered(outbox: &Outbox) {
+/// Waits until the slot's `catalog_xmin` has passed all transactions so far. The recovery SQL compares `xmin` with it, so it can
+/// then tell earlier rows from later ones.
+async fn catalog_xmin_has_passed(outbox: &Outbox) {
     outbox.all_confirmed().await;
     let sent = format!(
         "SELECT 1 FROM pg_replication_slots WHERE slot_name = '{}' AND age(catalog_xmin) < \
          (SELECT min(age(xmin)) FROM outbox)",
         outbox.name
     );
-    eventually("the slot's catalog_xmin has passed what was sent", async || {
-        // a checkpoint writes down which transactions are open
+    eventually("the slot's catalog_xmin has passed the sent rows", async || {
+        // a checkpoint logs the running transactions
         outbox.execute("CHECKPOINT").await;
         (!outbox.query(&sent).await.is_empty()).then_some(())
     })
@@ -45,8 +46,9 @@ async fn ids(outbox: &Outbox) -> BTreeSet<String> {
     outbox.query("SELECT id::text FROM outbox").await.iter().map(|row| row.get(0)).collect()
 }
 
-/// The router said what is lost and why, and what it printed shows exactly the rows of the gap that are still there.
-async fn told(outbox: &Outbox, ended: &Ended, reason: &str, sent: &BTreeSet<String>) {
+/// Asserts that the router named the loss and its reason, and that the SQL it printed returns exactly the unsent rows that still
+/// exist.
+async fn loss_is_explained(outbox: &Outbox, ended: &Ended, reason: &str, sent: &BTreeSet<String>) {
     let sql =
         "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = current_database()";
     let confirmed: String = outbox.query(sql).await[0].get(0);
@@ -62,74 +64,74 @@ async fn told(outbox: &Outbox, ended: &Ended, reason: &str, sent: &BTreeSet<Stri
 }
 
 #[tokio::test]
-async fn slot_lost_under_a_router_whose_broker_is_away_is_foretold_and_then_told() {
+async fn slot_lost_while_the_broker_is_away_is_warned_of_and_then_explained() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
     outbox.insert_numbers("order", "a", 1..4).await;
-    remembered(&outbox).await;
-    let room = |status: &serde_json::Value| {
+    catalog_xmin_has_passed(&outbox).await;
+    let headroom = |status: &serde_json::Value| {
         let slot = &status["slot"];
         Some((slot["room"].as_str()?.to_owned(), slot["safe_wal_bytes"].as_u64()?))
     };
-    let (ample, _) = router.shows("the slot has room", room).await;
+    let (ample, _) = router.shows("the status has the slot's headroom", headroom).await;
     assert_eq!(ample, "ample");
     let sent = ids(&outbox).await;
     broker.stop();
 
     outbox.insert_numbers("order", "a", 4..8).await;
     outbox.execute("DELETE FROM outbox WHERE payload ->> 'n' = '5'").await;
-    write_log(&outbox, 6).await;
+    write_wal(&outbox, 6).await;
     router
         .shows("the slot holds back more than max_wal_size", |status| {
-            room(status).filter(|(room, _)| room != "ample")
+            headroom(status).filter(|(room, _)| room != "ample")
         })
         .await;
-    write_log(&outbox, 8).await;
-    // it may be called short before all that was written is seen: there is little time left, too
+    write_wal(&outbox, 8).await;
+    // the router may show `short` before it has seen all of this WAL, because the remaining time is short too
     router
-        .shows("the slot has little room", |status| {
-            room(status).filter(|(room, safe)| room == "short" && *safe < 64 << 20)
+        .shows("the slot's headroom is short", |status| {
+            headroom(status).filter(|(room, safe)| room == "short" && *safe < 64 << 20)
         })
         .await;
     router.logs("more may be written until it is lost").await;
     let (_, metrics) = router.get("/metrics").unwrap();
     assert!(metrics.contains("outbox_router_slot_wal_status{wal_status=\"extended\"} 1"), "{metrics}");
 
-    write_log(&outbox, 4).await;
+    write_wal(&outbox, 4).await;
     outbox.execute("CHECKPOINT").await;
     let ended = router.exits(3).await;
-    told(&outbox, &ended, "max_slot_wal_keep_size", &sent).await;
+    loss_is_explained(&outbox, &ended, "max_slot_wal_keep_size", &sent).await;
     let short = "more may be written until it is lost";
-    // once when it is extended, once when it is short
+    // one warning for `extended`, one for `short`
     assert!(ended.log.matches(short).count() <= 2, "{}", ended.log);
 }
 
 #[tokio::test]
-async fn slot_lost_while_the_router_is_stopped_is_told_by_run_check_and_status() {
+async fn slot_lost_while_the_router_is_stopped_is_explained_by_run_check_and_status() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..4).await;
-    remembered(&outbox).await;
+    catalog_xmin_has_passed(&outbox).await;
     router.stop().await;
     let sent = ids(&outbox).await;
 
     outbox.insert_numbers("order", "a", 4..8).await;
-    // what is committed behind the gap counts too, and so does what began before it
-    write_log(&outbox, 18).await;
+    // an event after the retained WAL is part of the gap too
+    write_wal(&outbox, 18).await;
     outbox.execute("CHECKPOINT").await;
     outbox.insert_numbers("order", "a", 8..9).await;
     for _ in 0..2 {
         let ended = Router::start(&settings).exits(3).await;
-        told(&outbox, &ended, "max_slot_wal_keep_size", &sent).await;
+        loss_is_explained(&outbox, &ended, "max_slot_wal_keep_size", &sent).await;
     }
     let ended = Router::start(&settings).exits(3).await;
     let said = ended.last_line().strip_prefix("error: ").unwrap();
     let (what, remedy) = said.split_once(". ").unwrap();
-    // which `run` alone has looked up
+    // only `run` has looked up that position
     let (what, _) = what.split_once("; every event before ").unwrap();
     for command in ["check", "status"] {
         let ran = settings.run(&[command]);
@@ -139,13 +141,12 @@ async fn slot_lost_while_the_router_is_stopped_is_told_by_run_check_and_status()
     }
     assert_eq!(kafka.count(&outbox.name).await, Ok(3));
 
-    // as it is told
+    // follow the router's advice
     ended.says(&[&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)]);
     outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
-    let ran = settings.run(&["init"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    succeeded(settings.run(&["init"]), &[]);
     let ended = Router::start(&settings).exits(3).await;
-    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
     router.ready().await;
     outbox.insert_numbers("order", "a", 9..10).await;
     outbox.all_confirmed().await;
@@ -153,9 +154,9 @@ async fn slot_lost_while_the_router_is_stopped_is_told_by_run_check_and_status()
     assert_eq!(kafka.count(&outbox.name).await, Ok(4));
 }
 
-/// From 18 on.
+/// Postgres 18 and later invalidate a slot that nobody reads.
 #[tokio::test]
-async fn slot_lost_for_nobody_read_it_is_told() {
+async fn slot_lost_because_nobody_read_it_is_explained() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     if outbox.server_version().await < 180_000 {
@@ -164,7 +165,7 @@ async fn slot_lost_for_nobody_read_it_is_told() {
     let settings = Settings::new(&outbox, &kafka);
     let router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..4).await;
-    remembered(&outbox).await;
+    catalog_xmin_has_passed(&outbox).await;
     router.stop().await;
     let sent = ids(&outbox).await;
     outbox.insert_numbers("order", "a", 4..8).await;
@@ -176,5 +177,5 @@ async fn slot_lost_for_nobody_read_it_is_told() {
     })
     .await;
     let ended = Router::start(&settings).exits(3).await;
-    told(&outbox, &ended, "idle_replication_slot_timeout", &sent).await;
+    loss_is_explained(&outbox, &ended, "idle_replication_slot_timeout", &sent).await;
 }

@@ -1,22 +1,23 @@
-//! A standby is away that Postgres waits for before it sends a change (`synchronized_standby_slots`). From Postgres 17 on, whatever
-//! version the suite runs on.
+//! A standby is away whose confirmation Postgres requires before it sends a change (`synchronized_standby_slots`). These tests
+//! use Postgres 17 or later, whatever version the suite runs on.
 
 use super::failover::Pair;
+use crate::bulk_reads::{is_reading_in_bulk, slow};
 use crate::support::eventually::eventually;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::{Signal, send};
 
-/// A router that would read in bulk what it is a byte behind.
+/// Settings of a router that reads in bulk even if it is only one byte behind.
 fn settings(pair: &Pair) -> Settings {
     pair.settings.clone().set("postgres.catch_up", "auto").set("postgres.catch_up_lag", "1")
 }
 
-/// Waits for the reason with this in it, while Kafka gets nothing beyond `count` events, and sees that it is shown everywhere.
-async fn stands_still(pair: &Pair, router: &mut Router, count: usize, why: &str) {
-    eventually(&format!("it says that {why}"), async || {
+/// Waits until the router gives the reason `why` everywhere, and asserts that Kafka has no more than `count` events meanwhile.
+async fn is_blocked(pair: &Pair, router: &mut Router, count: usize, why: &str) {
+    eventually(&format!("the status says that {why}"), async || {
         let sent = pair.kafka.count(&pair.outbox.name).await.unwrap();
-        assert_eq!(sent, count, "Kafka has what the standby has not, {why}");
+        assert_eq!(sent, count, "Kafka has events that the standby has not: {why}");
         router.assert_running();
         router.status()?["reason"].as_str()?.contains(why).then_some(())
     })
@@ -36,7 +37,7 @@ fn bulk_reads(router: &Router) -> u64 {
 }
 
 #[tokio::test]
-async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_why() {
+async fn failover_standby_that_is_away_blocks_events_and_status_says_why() {
     let pair = Pair::new().await;
     pair.router_waits_for_the_standby().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
@@ -44,38 +45,38 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     outbox.insert_numbers("order", "a", 1..11).await;
     outbox.all_confirmed().await;
 
-    // it follows, and does not get on
+    // the standby is connected, but makes no progress
     let receiver = "SELECT pid FROM pg_stat_wal_receiver";
     let receiver = pair.standby.superuser().await.query_one(receiver).await.unwrap().unwrap();
     let receiver = receiver.parse().unwrap();
     assert!(send(Signal::Stop, receiver));
     outbox.insert_numbers("order", "a", 11..311).await;
-    stands_still(&pair, &mut router, 10, "the standby that reads the slot standby is behind").await;
+    is_blocked(&pair, &mut router, 10, "the standby that reads the slot standby is behind").await;
     assert!(send(Signal::Continue, receiver));
     router.ready().await;
     kafka.holds(&outbox.name, 310).await;
     router.logs("Postgres sends changes again").await;
 
-    // it is gone
+    // the standby is disconnected
     pair.cut_off().await;
     outbox.insert_numbers("order", "a", 311..611).await;
-    stands_still(&pair, &mut router, 310, "no standby reads the slot standby").await;
+    is_blocked(&pair, &mut router, 310, "no standby reads the slot standby").await;
     let said = "bulk reads would send what the standbys of synchronized_standby_slots have not confirmed";
     router.logs(said).await;
-    let again = Router::start(&settings(&pair));
+    let restarted = Router::start(&settings(&pair));
     router.stop().await;
-    let mut router = again;
-    stands_still(&pair, &mut router, 310, "no standby reads the slot standby").await;
+    let mut router = restarted;
+    is_blocked(&pair, &mut router, 310, "no standby reads the slot standby").await;
     let listen = format!("127.0.0.1:{}", router.admin_port().unwrap());
     let status = settings(&pair).set("admin.listen", listen).run(&["status", "--json"]);
     assert!(status.code == 1 && status.out.contains("no standby reads the slot standby"), "{status:?}");
 
-    // for good
+    // the standby's slot is dropped
     outbox.execute("SELECT pg_drop_replication_slot('standby')").await;
-    stands_still(&pair, &mut router, 310, "the slot standby does not exist").await;
+    is_blocked(&pair, &mut router, 310, "the slot standby does not exist").await;
     assert_eq!((bulk_reads(&router), router.log().matches(said).count()), (0, 1), "{}", router.log());
 
-    // given up while the router runs, which may then read in bulk
+    // once Postgres no longer waits for the standby, the running router may read in bulk
     pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
     kafka.holds(&outbox.name, 610).await;
     router.ready().await;
@@ -83,9 +84,9 @@ async fn failover_standby_that_is_away_keeps_events_out_of_kafka_and_it_is_said_
     router.stop().await;
 }
 
-/// The other way round: the setting comes into force while bulk reads are read.
+/// The setting takes effect while the router reads in bulk.
 #[tokio::test]
-async fn failover_standby_that_is_waited_for_ends_the_bulk_reads_of_a_running_router() {
+async fn failover_standby_that_becomes_required_ends_bulk_reads() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
     pair.cut_off().await;
@@ -96,23 +97,23 @@ async fn failover_standby_that_is_waited_for_ends_the_bulk_reads_of_a_running_ro
              FROM generate_series(1, 10) i; COMMIT; END LOOP; END $$",
         )
         .await;
-    let slow = settings(&pair).set("delivery.window.records", 20).set("kafka.'linger.ms'", 20);
+    let slow = slow(settings(&pair));
     let mut router = Router::active(&slow).await;
-    // Postgres does not wait yet
-    router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
+    // Postgres does not wait for the standby yet
+    is_reading_in_bulk(&mut router).await;
     kafka.holds(&outbox.name, 100).await;
     pair.router_waits_for_the_standby().await;
-    // what was there before may be sent, and not what comes now
+    // earlier events may still be sent, but not these
     outbox.insert_numbers("order", "b", 1..11).await;
     router
-        .shows("it says why nothing comes", |status| {
+        .shows("the status says why no event arrives", |status| {
             status["reason"].as_str()?.contains("no standby reads the slot standby").then_some(())
         })
         .await;
     let (sent, taken) = (kafka.count(&outbox.name).await.unwrap(), bulk_reads(&router));
     assert!(sent <= 15_000, "{sent}");
     outbox.insert_numbers("order", "b", 11..21).await;
-    stands_still(&pair, &mut router, sent, "no standby reads the slot standby").await;
+    is_blocked(&pair, &mut router, sent, "no standby reads the slot standby").await;
     assert_eq!(bulk_reads(&router), taken);
 
     pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
@@ -121,7 +122,7 @@ async fn failover_standby_that_is_waited_for_ends_the_bulk_reads_of_a_running_ro
     router.stop().await;
 }
 
-/// A slot without `failover` is not held back, whatever the setting says.
+/// Postgres does not hold back a slot without `failover`, whatever the setting says.
 #[tokio::test]
 async fn failover_standby_that_is_away_does_not_concern_other_slots() {
     let pair = Pair::new().await;

@@ -1,4 +1,4 @@
-//! Topics are deleted, made anew and given more partitions and larger limits under the running router.
+//! Topics are deleted, recreated and given more partitions or larger limits under a running router.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,15 +12,15 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// What the aggregates of the writers have come to.
+/// The current version of each of the writers' aggregates.
 async fn versions(outbox: &Outbox) -> HashMap<String, u64> {
     let rows = outbox.query("SELECT id, version FROM aggregate").await;
     rows.iter().map(|row| (row.get(0), u64::try_from(row.get::<_, i32>(1)).unwrap())).collect()
 }
 
-/// Fails unless each key's log goes on without a gap, at the latest from what was written when the old topic went, to
-/// its end. What was in the old topic went with it.
-fn go_on_without_a_gap(
+/// Asserts that each key's records continue without a gap up to version `to`. They begin after version `from` at the latest,
+/// which was the last one when the old topic was deleted with its records.
+fn continue_without_a_gap(
     records: &[Record],
     from: &HashMap<String, u64>,
     to: &HashMap<String, u64>,
@@ -33,19 +33,19 @@ fn go_on_without_a_gap(
     for (key, last) in to {
         let before = from[key];
         let Some(numbers) = keys.get(key.as_str()) else {
-            assert_eq!(before, *last, "nothing of {key} although it was written to");
+            assert_eq!(before, *last, "no record of {key}, although it was written");
             continue;
         };
-        assert!(numbers[0] <= before + 1, "{key}: {before} was the last, then came {numbers:?}");
-        assert_eq!(numbers.iter().max(), Some(last), "the end of {key} is not there");
+        assert!(numbers[0] <= before + 1, "{key}: {before} was the last version, then came {numbers:?}");
+        assert_eq!(numbers.iter().max(), Some(last), "the last version of {key} is missing");
         let back = numbers.windows(2).filter(|pair| pair[1] <= pair[0]).count();
         assert!(back <= repeats, "{back} steps back in {key}: {numbers:?}");
         assert!(numbers.windows(2).all(|pair| pair[1] <= pair[0] + 1), "a gap in {key}: {numbers:?}");
     }
 }
 
-/// Deletes the topics of the writers one after the other under load, and lets `again` do what follows each time.
-async fn deleted_under_load(again: impl AsyncFn(&Kafka, &str)) {
+/// Deletes the writers' topics one after the other under load, and calls `recreate` after each.
+async fn deleted_under_load(recreate: impl AsyncFn(&Kafka, &str)) {
     const TYPES: [&str; 3] = ["order", "customer", "invoice"];
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -56,7 +56,7 @@ async fn deleted_under_load(again: impl AsyncFn(&Kafka, &str)) {
         let topic = outbox.topic(aggregate_type);
         kafka.holds_in(&topic, 3, random.random_range(20..200)).await;
         kafka.delete_topic(&topic).await;
-        again(&kafka, &topic).await;
+        recreate(&kafka, &topic).await;
         from = versions(&outbox).await;
         kafka.holds_in(&topic, 3, 20).await;
     }
@@ -65,23 +65,23 @@ async fn deleted_under_load(again: impl AsyncFn(&Kafka, &str)) {
     router.assert_running();
     router.stop().await;
     let to = versions(&outbox).await;
-    // each deletion may end the producer, of all topics; an aggregate of the first topic begins before its deletion
-    go_on_without_a_gap(&kafka.records(&outbox.name).await, &from, &to, 2 * TYPES.len());
+    // each deletion may end the producer, which repeats records of all topics
+    continue_without_a_gap(&kafka.records(&outbox.name).await, &from, &to, 2 * TYPES.len());
 }
 
 #[tokio::test]
-async fn topics_deleted_under_load_are_made_again_and_go_on_without_a_gap() {
+async fn topics_deleted_under_load_are_recreated_and_continue_without_a_gap() {
     deleted_under_load(async |_, _| {}).await;
 }
 
 #[tokio::test]
-async fn topics_deleted_and_made_anew_under_load_go_on_without_a_gap() {
-    deleted_under_load(async |kafka, topic| kafka.make_topic(topic, 3).await).await;
+async fn topics_deleted_and_recreated_under_load_continue_without_a_gap() {
+    deleted_under_load(async |kafka, topic| kafka.ensure_topic(topic, 3).await).await;
 }
 
-/// A producer that has heard that a topic is gone takes no record for it.
+/// A producer that knows of the deletion accepts no record for the topic.
 #[tokio::test]
-async fn topics_whose_deletion_the_producer_has_noticed_are_made_again() {
+async fn topics_whose_deletion_the_producer_has_noticed_are_recreated() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("kafka.'topic.metadata.refresh.interval.ms'", 200)
@@ -101,7 +101,7 @@ async fn topics_whose_deletion_the_producer_has_noticed_are_made_again() {
 }
 
 #[tokio::test]
-async fn topics_that_vanish_under_a_router_that_may_not_make_them_stop_it() {
+async fn topics_deleted_under_a_router_that_may_not_create_them_stop_it() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = outbox.topic("order");
     kafka.create_topic(&topic, 1, &[]).await;
@@ -123,14 +123,14 @@ async fn topics_that_vanish_under_a_router_that_may_not_make_them_stop_it() {
     assert_eq!(numbers, [4, 5, 6]);
 }
 
-/// Keys move then, and that cannot be helped; but none of them is in two places at a time.
+/// Keys then move to other partitions, which cannot be avoided. But no key is in two partitions at the same time.
 #[tokio::test]
 async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topics: Vec<_> = ["order", "customer", "invoice"].iter().map(|name| outbox.topic(name)).collect();
     for topic in &topics {
-        // the broker's clock, when it took the record
+        // timestamps come from the broker's clock at the append
         kafka.create_topic(topic, 1, &[("message.timestamp.type", "LogAppendTime")]).await;
     }
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
@@ -139,7 +139,7 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
         kafka.holds_in(topic, 1, random.random_range(10..200)).await;
         kafka.add_partitions(topic, 7).await;
     }
-    eventually("the router counts what it has noticed", async || {
+    eventually("the router counts the new partitions", async || {
         router.assert_running();
         let (_, metrics) = router.get("/metrics")?;
         metrics.contains("outbox_router_partitions_grown_total 3").then_some(())
@@ -158,7 +158,7 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
     assert_eq!(log.matches("more partitions").count(), 3, "{log}");
 
     let records = kafka.records(&outbox.name).await;
-    // where a key went its log goes on where it ended before, and later
+    // in its new partition each key continues with the next number, at a later time
     let mut homes: BTreeMap<_, BTreeMap<i32, Vec<_>>> = BTreeMap::new();
     for record in &records {
         let partitions = homes.entry((&record.topic, record.key().unwrap())).or_default();
@@ -174,15 +174,15 @@ async fn topics_that_get_more_partitions_are_drained_before_keys_move() {
         assert!(run.iter().map(|(number, _)| *number).eq(1..=run.len() as u64), "{key:?}: {run:?}");
         assert!(
             run.is_sorted_by_key(|(_, appended)| *appended),
-            "{key:?} was in two places at a time: {run:?}"
+            "{key:?} was in two partitions at the same time: {run:?}"
         );
     }
     assert!(moved > 0, "no key has moved");
 }
 
-/// The limit that the router knows is no reason to stop once it is another. Records before and after keep their order.
+/// The router must not stop because of an outdated limit. Records before and after the change keep their order.
 #[tokio::test]
-async fn topics_whose_limit_is_raised_take_larger_records_of_the_running_router() {
+async fn topics_with_a_raised_limit_accept_larger_records_of_the_running_router() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = outbox.topic("order");
     kafka.create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
@@ -200,16 +200,16 @@ async fn topics_whose_limit_is_raised_take_larger_records_of_the_running_router(
         outbox.all_confirmed().await;
     }
     router.assert_running();
-    // one that is still larger stops it, and is told by the limit of now
+    // a record above the new limit stops the router, and the message names that limit
     outbox.insert("order", "a", &format!("{{\"text\": \"{}\"}}", "x".repeat(200_000))).await;
     router.exits(3).await.says(&[&topic, "max.message.bytes", "(99939 bytes)"]);
     let numbers: Vec<_> = kafka.records(&topic).await.iter().map(Record::number).collect();
     assert_eq!(numbers, (1..204).collect::<Vec<_>>());
 }
 
-/// A transaction waits for each partition that a record of it goes to.
+/// A Kafka transaction waits for each partition to which it writes.
 #[tokio::test]
-async fn topics_deleted_under_a_transaction_hold_up_no_other_for_long() {
+async fn topics_deleted_during_a_transaction_do_not_block_others_for_long() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let positions = format!("positions-{}", outbox.name);
     let settings = Settings::new(&outbox, &kafka)
@@ -234,7 +234,7 @@ async fn topics_deleted_under_a_transaction_hold_up_no_other_for_long() {
         records.iter().filter(|record| record.key() == Some(key)).map(Record::number).collect()
     };
     assert_eq!(numbers("c"), [1, 2, 3, 4, 5, 11, 12, 13, 14, 15]);
-    // what was in the topic went with it
+    // the records before the deletion are gone with the topic
     assert_eq!(numbers("o"), [4, 5, 11, 12, 13, 14, 15]);
     kafka.delete_topic(&positions).await;
 }

@@ -130,7 +130,7 @@ impl Setting {
         ended.says(&["--accept-gap", "may be missing"]);
         let confirmed = outbox.confirmed().await;
         assert!(confirmed <= before, "confirmed up to {confirmed}, past {before}");
-        let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+        let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
         router.ready().await;
         outbox.execute(EVENT).await;
         outbox.all_confirmed().await;
@@ -179,9 +179,9 @@ async fn left_and_returned_a_schema_while_the_router_is_stopped_is_seen() {
 /// Makes what `init` makes besides for a publication that was there before.
 async fn with_what_init_makes(publication: &str) -> Setting {
     let setting = Setting::new(TABLE, publication).await;
-    let made = setting.settings.run_beside(&["init"]).await;
+    let made = setting.settings.run_async(&["init"]).await;
     assert!(made.code == 0 && made.out.contains("publication outbox_router_guard: created"), "{made:?}");
-    let again = setting.settings.run_beside(&["init"]).await;
+    let again = setting.settings.run_async(&["init"]).await;
     assert!(again.code == 0 && again.out.contains("Nothing had to be changed"), "{again:?}");
     // what a session begins with is remembered
     let Setting { outbox, kafka, settings, router } = setting;
@@ -192,7 +192,7 @@ async fn with_what_init_makes(publication: &str) -> Setting {
 #[tokio::test]
 async fn left_and_returned_by_set_unlogged_is_refused_by_postgres_where_init_has_made_its_guard() {
     let setting = with_what_init_makes(OF_ALL_TABLES).await;
-    let check = setting.settings.run_beside(&["check"]).await;
+    let check = setting.settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
     let refused =
         setting.outbox.client().await.batch_execute("ALTER TABLE outbox SET UNLOGGED").await.unwrap_err();
@@ -227,7 +227,7 @@ async fn nobody_can_tell(running: bool) {
     let setting = Setting::new(TABLE, OF_ALL_TABLES).await;
     let log = setting.router.log();
     assert!(log.contains("can be made unlogged for a time") && log.contains("outbox-router init"), "{log}");
-    let check = setting.settings.run_beside(&["check"]).await;
+    let check = setting.settings.run_async(&["check"]).await;
     assert!(check.out.contains("can be made unlogged for a time"), "{check:?}");
     let mut unseen = setting.unseen(running, &UNLOGGED).await;
     unseen.router.logs("the outbox table was rewritten").await;
@@ -250,13 +250,13 @@ async fn partitioned() -> Setting {
     let setting = Setting::new(PARTITIONED, PUBLICATION).await;
     let log = setting.router.log();
     assert!(log.contains("a partition of public.outbox can be attached with rows"), "{log}");
-    let check = setting.settings.run_beside(&["check"]).await;
+    let check = setting.settings.run_async(&["check"]).await;
     assert!(check.out.contains("a partition of public.outbox can be attached with rows"), "{check:?}");
-    let made = setting.settings.run_beside(&["init"]).await;
+    let made = setting.settings.run_async(&["init"]).await;
     assert!(made.code == 0 && made.out.contains("event triggers outbox_router_attach"), "{made:?}");
-    let again = setting.settings.run_beside(&["init"]).await;
+    let again = setting.settings.run_async(&["init"]).await;
     assert!(again.code == 0 && again.out.contains("Nothing had to be changed"), "{again:?}");
-    let check = setting.settings.run_beside(&["check"]).await;
+    let check = setting.settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
     setting
 }

@@ -104,7 +104,7 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
     ended.says(&["publication", "created again", "--accept-gap"]);
     // a person has looked, and found nothing missing
     outbox.execute(EVENT).await;
-    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
     router.ready().await;
     outbox.all_confirmed().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(2));
@@ -126,7 +126,7 @@ async fn no_guessing_about_a_stretch_that_the_server_cannot_read() {
     let settings = Settings::new(&outbox, &kafka);
     let ended = Router::start(&settings).exits(3).await;
     ended.says(&["publication", "created again", "rescue", "--accept-gap"]);
-    Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()])
+    Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()])
         .exits(3)
         .await
         .says(&["does not exist"]);

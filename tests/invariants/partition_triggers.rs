@@ -42,7 +42,7 @@ async fn bare() -> (Outbox, Settings) {
 }
 
 async fn init(settings: &Settings) -> Ran {
-    let ran = settings.run_beside(&["init"]).await;
+    let ran = settings.run_async(&["init"]).await;
     assert_eq!(ran.code, 0, "{ran:?}");
     ran
 }
@@ -67,7 +67,7 @@ async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_an
     let of_owner =
         settings.clone().set("postgres.url", outbox.url().replace("postgres@", &format!("{owner}@")));
     init(&of_owner).await;
-    let check = settings.run_beside(&["check"]).await;
+    let check = settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
 
     outbox.execute(&format!("ALTER ROLE {owner} NOSUPERUSER")).await;
@@ -82,7 +82,7 @@ async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_an
     assert!(rewritten.err.contains(warning), "{rewritten:?}");
 
     let missing = "a partition of public.outbox can be attached with rows";
-    let check = settings.run_beside(&["check"]).await;
+    let check = settings.run_async(&["check"]).await;
     assert!(check.out.contains(missing) && check.out.contains("init"), "{check:?}");
     let router = Router::active(&settings).await;
     assert!(router.log().contains(missing), "{}", router.log());
@@ -93,7 +93,7 @@ async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_an
     );
     let again = init(&settings).await;
     assert!(again.out.contains("Nothing had to be changed"), "{again:?}");
-    let check = settings.run_beside(&["check"]).await;
+    let check = settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
 
     outbox.execute(&attach("other")).await;
@@ -121,7 +121,7 @@ async fn partition_triggers_let_partitions_of_two_tables_be_attached_at_the_same
         ended.says(&["altered", "a partition is attached with rows"]);
         if end == "ROLLBACK" {
             let ended = Router::start(&settings).exits(3).await;
-            let router = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]);
+            let router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
             outbox.active_pid().await;
             outbox.execute("ALTER TABLE other DETACH PARTITION other_filled").await;
             router.stop().await;

@@ -83,7 +83,7 @@ impl Setting {
     /// Leaves out what stopped the router.
     async fn clear(&self) {
         self.outbox.released().await;
-        self.settings.leave_all_out(&self.outbox).await;
+        self.settings.advance_past_everything(&self.outbox).await;
     }
 
     /// A run that ends with this code.

@@ -117,7 +117,8 @@ async fn way_out_of_a_stretch_that_the_server_cannot_read() {
     assert_eq!(shown(&outbox, &ended).await, gap);
 
     // as it is told: what is seen to is left out, and what comes behind it arrives
-    let ended = Router::with_arguments(&settings, &["--accept-gap", ended.goes_on_at()]).exits(3).await;
+    let ended =
+        Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]).exits(3).await;
     assert_eq!(shown(&outbox, &ended).await, gap);
     ended.says(&["outbox-router slot advance --to LSN"]);
     let (end, last) = (outbox.lsn().await, outbox.insert("order", "a", "{\"n\": 2}").await);

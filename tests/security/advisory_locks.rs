@@ -20,7 +20,7 @@ async fn advisory_locks_of_a_stranger_on_parked_events_leave_the_process_healthy
     let take = format!("SELECT pg_advisory_lock(hashtextextended('outbox-router dead letters {name}', 0))");
     holder.batch_execute(&take).await.unwrap();
     let router = Router::start(&settings);
-    outbox.turn_is_waited_for().await;
+    outbox.session_waits_for_advisory_lock().await;
     // for longer than a loop may stand still
     for _ in 0..24 {
         tokio::time::sleep(Duration::from_millis(500)).await;

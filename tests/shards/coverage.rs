@@ -1,6 +1,6 @@
-//! A set of shards that does not take every aggregate exactly once is found.
+//! The router and its commands detect shards that do not cover every aggregate exactly once.
 
-use super::{MODES, done, has_row_filters, outbox, place, refused, settings, slots};
+use super::{MODES, has_row_filters, outbox, outbox_and_kafka, refused, settings, slots, succeeded};
 use crate::support::kafka::Kafka;
 use crate::support::router::Router;
 
@@ -12,21 +12,21 @@ async fn shards_need_a_server_with_row_filters() {
     }
     let settings = settings(&outbox, &kafka, MODES[0], 2);
     refused(&settings.run(&["init"]), 1, &["shards need the row filters of 15", "nothing was changed"]);
-    // `init` would say why it makes none
+    // `init` says why it creates none
     Router::start(&settings).exits(3).await.says(&["does not exist", "run `outbox-router init`"]);
 }
 
 #[tokio::test]
-async fn shards_that_do_not_cover_everything_exactly_once_are_found() {
-    let Some((outbox, kafka)) = place().await else { return };
+async fn shards_that_do_not_cover_everything_exactly_once_are_refused() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     let settings = settings(&outbox, &kafka, MODES[0], 2);
-    done(settings.run(&["init"]), &[]);
-    done(settings.run(&["check"]), &["each aggregate belongs to exactly one of 2 publications"]);
+    succeeded(settings.run(&["init"]), &[]);
+    succeeded(settings.run(&["check"]), &["each aggregate belongs to exactly one of 2 publications"]);
     let correct = "(hashtext(coalesce(aggregate_id, '')) & 2147483647) % 2 = 1";
     for (filter, says) in [
         // the remainder of a negative number is negative
         (Some("hashtext(coalesce(aggregate_id, '')) % 2 = 1"), "is not that of shard 1 of 2"),
-        // a NULL is in no shard
+        // NULL would be in no shard
         (Some("(hashtext(aggregate_id) & 2147483647) % 2 = 1"), "is not that of shard 1 of 2"),
         (Some("(hashtext(coalesce(aggregate_id, '')) & 2147483647) % 2 = 0"), "is not that of shard 1 of 2"),
         (
@@ -48,7 +48,7 @@ async fn shards_that_do_not_cover_everything_exactly_once_are_found() {
             .await;
         let ran = settings.run(&["check"]);
         if says.is_empty() {
-            done(ran, &["each aggregate belongs to exactly one of"]);
+            succeeded(ran, &["each aggregate belongs to exactly one of"]);
             continue;
         }
         assert_eq!(ran.code, 1, "{}", ran.out);
@@ -61,7 +61,7 @@ async fn shards_that_do_not_cover_everything_exactly_once_are_found() {
 
 #[tokio::test]
 async fn shards_of_tables_with_different_ids_are_refused() {
-    let Some((outbox, kafka)) = place().await else { return };
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     outbox.execute("CREATE TABLE other (LIKE outbox INCLUDING ALL); ALTER TABLE other ALTER aggregate_id TYPE uuid USING NULL").await;
     let settings = settings(&outbox, &kafka, MODES[0], 2)
         .set("outbox.table", vec!["public.outbox".to_owned(), "public.other".to_owned()]);
@@ -70,21 +70,21 @@ async fn shards_of_tables_with_different_ids_are_refused() {
 }
 
 #[tokio::test]
-async fn shards_of_another_number_that_are_left_are_found() {
-    let Some((outbox, kafka)) = place().await else { return };
+async fn shards_left_over_from_another_number_are_found() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     let (two, three) = (settings(&outbox, &kafka, MODES[0], 2), settings(&outbox, &kafka, MODES[0], 3));
-    done(two.run(&["init"]), &[]);
+    succeeded(two.run(&["init"]), &[]);
     let router = Router::active(&two).await;
     outbox.insert("order", "a", "{}").await;
     kafka.holds(&outbox.name, 1).await;
     router.stop().await;
-    done(three.run(&["init"]), &[]);
+    succeeded(three.run(&["init"]), &[]);
     for settings in [&two, &three] {
         let ran = settings.run(&["check"]);
         assert_eq!(ran.code, 1, "{}", ran.out);
         assert!(ran.out.contains("for another number of shards"), "{}", ran.out);
     }
-    // the old ones are started again until they hand over, the new ones not before
+    // old shards still start until they hand over, and new ones do not start before that
     let router = Router::active(&two).await;
     router.stop().await;
     for shard in ["0", "1", "2"] {
@@ -94,7 +94,7 @@ async fn shards_of_another_number_that_are_left_are_found() {
 }
 
 #[tokio::test]
-async fn shards_that_there_are_not_cannot_be_chosen() {
+async fn shards_that_do_not_exist_cannot_be_selected() {
     let (outbox, kafka) = (outbox().await, Kafka::shared());
     let two = settings(&outbox, &kafka, MODES[0], 2);
     for command in ["run", "tail", "slot list", "dead-letters list"] {
@@ -108,9 +108,9 @@ async fn shards_that_there_are_not_cannot_be_chosen() {
     }
 }
 
-/// The printed script makes the same, also a second time, and with names that need quotes.
+/// The printed script creates the same as `init`. It can be repeated, and quotes the names that need it.
 #[tokio::test]
-async fn shards_are_made_by_the_printed_script_too() {
+async fn shards_are_created_by_the_printed_script_too() {
     let kafka = Kafka::shared();
     for sql_type in ["text", "uuid", "int"] {
         let outbox = outbox().await;
@@ -127,22 +127,21 @@ async fn shards_are_made_by_the_printed_script_too() {
             .set("outbox.table", "public.\"Out'box\"")
             .set("outbox.columns.aggregate_id", "Aggregate $$ id")
             .set("postgres.publication", "Publi'cation");
-        let script = done(settings.run(&["init", "--print-sql"]), &["_1_of_2"]).out;
+        let script = succeeded(settings.run(&["init", "--print-sql"]), &["_1_of_2"]).out;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("init.sql");
         std::fs::write(&file, script).unwrap();
         for _ in 0..2 {
             let arguments = ["-X", "-v", "ON_ERROR_STOP=1", "-f", file.to_str().unwrap()];
-            let ran = crate::support::place::psql(&outbox.url(), &arguments);
-            assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+            succeeded(crate::support::place::psql(&outbox.url(), &arguments), &[]);
         }
         assert_eq!(slots(&outbox).await, ["_0_of_2", "_1_of_2"]);
-        done(settings.run(&["check"]), &["each aggregate belongs to exactly one of 2 publications"]);
-        done(settings.run(&["init"]), &["Nothing had to be changed"]);
+        succeeded(settings.run(&["check"]), &["each aggregate belongs to exactly one of 2 publications"]);
+        succeeded(settings.run(&["init"]), &["Nothing had to be changed"]);
     }
 }
 
-/// What hands over is written into the positions topic.
+/// A handover is recorded in the positions topic.
 #[tokio::test]
 async fn shards_need_a_positions_topic() {
     let (outbox, kafka) = (outbox().await, Kafka::shared());
@@ -150,10 +149,10 @@ async fn shards_need_a_positions_topic() {
     refused(&settings.run(&["check"]), 2, &["positions_topic"]);
 }
 
-/// Of a database that is not in UTF-8 rows are dealt out all the same; messages are not.
+/// In a database that is not in UTF-8, rows can be divided between shards, but messages cannot.
 #[tokio::test]
-async fn shards_of_a_database_in_another_encoding() {
-    let Some((outbox, kafka)) = place().await else { return };
+async fn shards_work_in_a_database_in_another_encoding_except_for_messages() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     let name = format!("{}_latin", outbox.name);
     outbox
         .execute(&format!(
@@ -168,8 +167,8 @@ async fn shards_of_a_database_in_another_encoding() {
         1,
         &["WIN1251", "UTF-8"],
     );
-    done(settings.run(&["init"]), &[]);
-    done(settings.run(&["check"]), &["each aggregate belongs to exactly one of"]);
+    succeeded(settings.run(&["init"]), &[]);
+    succeeded(settings.run(&["check"]), &["each aggregate belongs to exactly one of"]);
     let slots = format!(
         "SELECT count(pg_drop_replication_slot(slot_name)) FROM pg_replication_slots WHERE database = '{name}'"
     );
@@ -177,10 +176,10 @@ async fn shards_of_a_database_in_another_encoding() {
     outbox.execute(&format!("DROP DATABASE {name}")).await;
 }
 
-/// Filters take no collation of the user's own.
+/// Row filters may not use user-defined collations.
 #[tokio::test]
-async fn shards_of_ids_with_a_collation_of_the_users_own() {
-    let Some((outbox, kafka)) = place().await else { return };
+async fn shards_of_ids_with_a_user_defined_collation_are_refused() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     outbox
         .execute(
             "CREATE COLLATION own (provider = icu, locale = 'und', deterministic = false); \

@@ -1,53 +1,36 @@
-//! One outbox read by several slots, each with a part of its aggregates.
+//! Several slots read one outbox, each with a part of its aggregates.
 
 mod change;
 mod coverage;
-mod dealt_out;
+mod distribution;
 
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, TABLE};
-use crate::support::place::Ran;
-use crate::support::settings::Settings;
+use crate::support::place::{refused, succeeded};
+use crate::support::settings::{MODES, Settings};
 use crate::support::shared;
 
-const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
-
-/// With the table, and without publication and slot.
+/// An outbox with its table but without publication and slot.
 async fn outbox() -> Outbox {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(TABLE).await;
     outbox
 }
 
-/// Whether the server knows row filters. On one that does not, shards are refused, which has a test of its own.
+/// Whether the server supports the row filters that shards need.
 async fn has_row_filters(outbox: &Outbox) -> bool {
     outbox.server_version().await >= 150_000
 }
 
-/// Both ends; `None` on a server without row filters.
-async fn place() -> Option<(Outbox, Kafka)> {
+/// An outbox and the shared broker; `None` on a server without row filters.
+async fn outbox_and_kafka() -> Option<(Outbox, Kafka)> {
     let outbox = outbox().await;
     has_row_filters(&outbox).await.then(|| (outbox, Kafka::shared()))
 }
 
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, count: i64) -> Settings {
     Settings::new(outbox, kafka).set("delivery.mode", mode).set("shards.count", count)
-}
-
-fn done(ran: Ran, parts: &[&str]) -> Ran {
-    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    for part in parts {
-        assert!(ran.out.contains(part), "no {part:?} in {}", ran.out);
-    }
-    ran
-}
-
-fn refused(ran: &Ran, code: i32, parts: &[&str]) {
-    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
-    for part in parts {
-        assert!(ran.err.contains(part), "no {part:?} in {}", ran.err);
-    }
 }
 
 /// Waits until every slot of the database is confirmed past all that is committed by now.
@@ -63,7 +46,7 @@ async fn all_confirmed(outbox: &Outbox) {
     .await;
 }
 
-/// The slots of the database, in the order of their names, without the name that they begin with.
+/// The slots of the database in alphabetical order, without the common beginning of their names.
 async fn slots(outbox: &Outbox) -> Vec<String> {
     let rows = outbox
         .query(

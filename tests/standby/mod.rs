@@ -12,13 +12,11 @@ use crate::support::private_kafka::PrivateKafka;
 use crate::support::proxy::{Network, Proxy};
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
-use crate::support::signal::{Signal, send};
+use crate::support::settings::{MODES, Settings};
+use crate::support::signal::Signal;
 use crate::support::writers::Writers;
 
-const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
-
-/// How long the server waits for a router. A quarter of it is what a slow machine may take from a router.
+/// `wal_sender_timeout`. On a slow machine a router may get no processor time for a quarter of it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
@@ -27,13 +25,13 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
         .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
 }
 
-/// What consumers may count on in this mode after so many takeovers.
-pub(crate) async fn as_promised(outbox: &Outbox, kafka: &Kafka, mode: &str, repeats: Repeats) {
+/// Asserts what this mode promises to consumers. Only at-least-once allows `repeats`.
+pub(crate) async fn delivered_as_promised(outbox: &Outbox, kafka: &Kafka, mode: &str, repeats: Repeats) {
     let records: Vec<Record> = kafka.committed(&outbox.name).await.unwrap();
     same(outbox, &records, if mode == "exactly-once" { Repeats::Never } else { repeats }).await;
 }
 
-/// When all that was written is confirmed, and none has ended before.
+/// Stops the routers after everything written is confirmed, and asserts that none has ended before.
 pub(crate) async fn all_stop(outbox: &Outbox, writers: Writers, routers: impl IntoIterator<Item = Router>) {
     writers.finish().await;
     outbox.all_confirmed().await;
@@ -51,22 +49,22 @@ async fn read_by_another(outbox: &Outbox, before: i32) {
 }
 
 #[tokio::test]
-async fn standby_says_that_it_waits_and_for_whom() {
+async fn standby_reports_which_session_it_waits_for() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = settings(&outbox, &kafka, "exactly-once");
     let active = Router::active(&settings).await;
     let mut standby = Router::active(&settings).await;
-    let state = standby
+    let reason = standby
         .shows("it waits", |status| (status["state"] == "waiting").then(|| status["reason"].clone()))
         .await;
     let pid = outbox.active_pid().await.to_string();
-    assert!(state.as_str().unwrap().contains(&pid), "{state}");
+    assert!(reason.as_str().unwrap().contains(&pid), "{reason}");
     let (status, text) = standby.get("/readyz").unwrap();
     assert!(status == 200 && text.contains("waiting") && text.contains(&outbox.name), "{status} {text}");
     let (_, metrics) = standby.get("/metrics").unwrap();
     assert!(metrics.contains("outbox_router_state{state=\"waiting\"} 1"), "{metrics}");
     assert!(metrics.contains("outbox_router_state{state=\"active\"} 0"), "{metrics}");
-    // it touches nothing: the active one is not shut out
+    // the standby does not disturb the active router
     outbox.insert_numbers("order", "a", 1..11).await;
     outbox.all_confirmed().await;
     active.stop().await;
@@ -74,7 +72,7 @@ async fn standby_says_that_it_waits_and_for_whom() {
     outbox.all_confirmed().await;
     standby.shows("it is active", |status| (status["state"] == "active").then_some(())).await;
     standby.stop().await;
-    as_promised(&outbox, &kafka, "exactly-once", Repeats::Never).await;
+    delivered_as_promised(&outbox, &kafka, "exactly-once", Repeats::Never).await;
 }
 
 async fn killed(mode: &str) {
@@ -86,7 +84,7 @@ async fn killed(mode: &str) {
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
     for _ in 0..KILLS {
-        // three at a time, of which one is active
+        // three routers run at a time, and one of them is active
         routers.push(Router::start(&settings));
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
         let before = outbox.active_pid().await;
@@ -99,7 +97,7 @@ async fn killed(mode: &str) {
     }
     kafka.holds(&outbox.name, seen + 1).await;
     all_stop(&outbox, writers, routers).await;
-    as_promised(&outbox, &kafka, mode, Repeats::Restarts(KILLS)).await;
+    delivered_as_promised(&outbox, &kafka, mode, Repeats::Restarts(KILLS)).await;
 }
 
 fn is_active(router: &Router) -> bool {
@@ -116,7 +114,7 @@ async fn standby_takes_over_from_killed_routers_exactly_once() {
     killed(MODES[1]).await;
 }
 
-/// Two routers, of which the first is active, each behind a proxy of its own.
+/// Two routers, each with a proxy to Postgres. The first one is active.
 pub(crate) async fn two_behind_proxies(settings: &Settings, outbox: &Outbox) -> ([Proxy; 2], [Router; 2]) {
     let proxies = [Proxy::to(outbox.address()), Proxy::to(outbox.address())];
     let behind = |proxy: &Proxy| settings.clone().reached_at(outbox, &proxy.address());
@@ -124,7 +122,7 @@ pub(crate) async fn two_behind_proxies(settings: &Settings, outbox: &Outbox) -> 
     (proxies, routers)
 }
 
-/// Cut off from Postgres, and not from Kafka, while it has plenty to send.
+/// Cuts the active router off from Postgres, but not from Kafka, while it has many events to send.
 async fn cut(mode: &str) {
     const CUTS: usize = 3;
     let mut random = seed::random();
@@ -142,17 +140,17 @@ async fn cut(mode: &str) {
         proxies[active].set(Network::BLACK_HOLE);
         read_by_another(&outbox, before).await;
         println!("standby: {mode}: the slot is read again {:?} after a cut", since.elapsed());
-        // it finds out by itself: that Postgres is silent, or, where it is slow, from Kafka that another has come after it;
-        // that it sends nothing after its successor shows in the order of the records
+        // It notices that Postgres is silent or, if it is slow, learns from Kafka that another router has taken over. The order
+        // of the records shows that it sends nothing after its successor.
         routers[active]
-            .shows("it knows that it is cut off", |status| (status["state"] != "active").then_some(()))
+            .shows("it has noticed that it is cut off", |status| (status["state"] != "active").then_some(()))
             .await;
         seen = kafka.count(&outbox.name).await.unwrap();
         kafka.holds(&outbox.name, seen + 1).await;
         proxies[active].set(Network::OPEN);
     }
     all_stop(&outbox, writers, routers).await;
-    as_promised(&outbox, &kafka, mode, Repeats::Restarts(CUTS)).await;
+    delivered_as_promised(&outbox, &kafka, mode, Repeats::Restarts(CUTS)).await;
 }
 
 #[tokio::test]
@@ -165,14 +163,14 @@ async fn standby_takes_over_from_routers_that_are_cut_off_exactly_once() {
     cut(MODES[1]).await;
 }
 
-/// A hop that ends TCP goes on taking what a router sends to Postgres. This one is held back by Kafka, which answers nothing, so
-/// it does not read what Postgres sends either.
+/// A hop that terminates TCP still accepts what the router sends to Postgres. The router waits for Kafka, which does not answer,
+/// so it does not read what Postgres sends either.
 #[tokio::test]
-async fn standby_takes_over_from_routers_that_wait_for_kafka_and_do_not_see_that_postgres_is_lost() {
+async fn standby_takes_over_when_router_waits_for_kafka_and_has_lost_postgres() {
     let (to_postgres, to_kafka) = (Proxy::to("127.0.0.1:9"), Proxy::to("127.0.0.1:9"));
     let broker = PrivateKafka::behind(&to_kafka).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    to_postgres.lead_to(outbox.address());
+    to_postgres.forward_to(outbox.address());
     let settings = settings(&outbox, &kafka, MODES[0])
         .set("delivery.window.records", 50)
         .set("kafka.'batch.num.messages'", 5);
@@ -197,7 +195,7 @@ async fn standby_takes_over_from_routers_that_wait_for_kafka_and_do_not_see_that
 
     to_kafka.set(Network::OPEN);
     const LOST: &str = "Postgres has been silent for";
-    eventually("the first one has ended its producer, or sent what it had", async || {
+    eventually("the first router has ended its producer, or has sent everything", async || {
         let empty = first.status()?["in_flight"]["records"] == 0;
         (empty || first.log().contains(LOST)).then_some(())
     })
@@ -206,11 +204,11 @@ async fn standby_takes_over_from_routers_that_wait_for_kafka_and_do_not_see_that
     first.logs("waiting for the slot").await;
     first.stop().await;
     second.stop().await;
-    // nothing of the first one stands behind what the second one has sent
+    // no record of the first router comes after those of the second one
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
 }
 
-/// Frozen for longer than it is waited for, and back.
+/// Freezes the active router for longer than the timeout, and lets it continue.
 async fn frozen(mode: &str) {
     const FREEZES: usize = 4;
     let mut random = seed::random();
@@ -232,40 +230,38 @@ async fn frozen(mode: &str) {
         seen = kafka.count(&outbox.name).await.unwrap();
     }
     all_stop(&outbox, writers, routers).await;
-    // what it had handed to the network may arrive behind what its successor has sent
-    as_promised(&outbox, &kafka, mode, Repeats::Late).await;
+    // a request that it had handed to the network may arrive after the records of its successor
+    delivered_as_promised(&outbox, &kafka, mode, Repeats::Late).await;
 }
 
 #[tokio::test]
-async fn standby_takes_over_from_frozen_routers_that_come_back_at_least_once() {
+async fn standby_takes_over_from_frozen_routers_that_continue_at_least_once() {
     frozen(MODES[0]).await;
 }
 
 #[tokio::test]
-async fn standby_takes_over_from_frozen_routers_that_come_back_exactly_once() {
+async fn standby_takes_over_from_frozen_routers_that_continue_exactly_once() {
     frozen(MODES[1]).await;
 }
 
-/// One that has the slot's lock and waits for Kafka before it streams anything. Another may wait longer than a session may be idle.
+/// The first router has the slot's lock, and waits for Kafka before it starts to stream. The second one may wait longer than an
+/// idle session is kept.
 #[tokio::test]
-async fn standby_takes_over_from_routers_that_are_frozen_as_they_start() {
+async fn standby_takes_over_from_routers_frozen_during_startup() {
     let broker = PrivateKafka::start(&[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, broker.client());
         let settings = settings(&outbox, &kafka, mode);
-        assert!(send(Signal::Stop, broker.pid()));
+        broker.freeze();
         let first = Router::start(&settings);
-        let before = eventually("the lock is held", async || outbox.lock_holder().await).await;
+        let before = outbox.locked_by_other_than(0).await;
         let mut second = Router::start(&settings);
         second.logs("waiting for the slot").await;
         first.signal(Signal::Stop);
-        eventually("another session holds the lock", async || {
-            outbox.lock_holder().await.filter(|pid| *pid != before)
-        })
-        .await;
+        outbox.locked_by_other_than(before).await;
         first.signal(Signal::Continue);
         second.logs("no Kafka broker answers").await;
-        assert!(send(Signal::Continue, broker.pid()));
+        broker.thaw();
         outbox.insert_numbers("order", "a", 1..4).await;
         outbox.all_confirmed().await;
         first.stop().await;
@@ -275,12 +271,12 @@ async fn standby_takes_over_from_routers_that_are_frozen_as_they_start() {
     }
 }
 
-/// A database with a limit on idle sessions. A standby's session for the catalogues is idle for as long as another router is active,
-/// and an active router's between two looks.
+/// The database has `idle_session_timeout`. A standby's session for catalogue queries is idle for as long as another router is
+/// active, and an active router's between two queries of the catalogue watch.
 #[tokio::test]
-async fn standby_that_waits_for_longer_than_sessions_may_be_idle_takes_over_at_once() {
+async fn standby_takes_over_at_once_after_waiting_longer_than_idle_session_timeout() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    // the session of the test is older, and keeps what it has
+    // the test's own session is older, so the setting does not apply to it
     outbox.execute(&format!("ALTER DATABASE {} SET idle_session_timeout = '500ms'", outbox.name)).await;
     for mode in MODES {
         let settings = settings(&outbox, &kafka, mode);
@@ -296,22 +292,25 @@ async fn standby_that_waits_for_longer_than_sessions_may_be_idle_takes_over_at_o
                  WHERE datname = current_database() AND application_name = '{name}' ORDER BY 2"
             ))
             .await;
-        let [looks, waits] = [0, 1].map(|n| sessions[n].get::<_, i32>(0));
+        let [queries, walsender] = [0, 1].map(|n| sessions[n].get::<_, i32>(0));
         let waited = format!(
-            "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {looks} \
+            "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {queries} \
              AND clock_timestamp() < state_change + interval '1 s')"
         );
-        eventually("it has been idle for long, or is gone", async || outbox.query(&waited).await.pop()).await;
+        eventually("the session for queries was idle for a second, or is gone", async || {
+            outbox.query(&waited).await.pop()
+        })
+        .await;
         let log = active.log();
         assert!(!log.contains("idle-session timeout"), "{log}");
         active.kill();
         read_by_another(&outbox, before).await;
-        let reads = outbox.active_pid().await;
+        let active = outbox.active_pid().await;
         outbox.insert_numbers("order", mode, 1..4).await;
         outbox.all_confirmed().await;
         let log = standby.stop().await.log;
         assert!(!log.contains("idle-session timeout"), "{log}");
-        assert_eq!(reads, waits, "{log}");
+        assert_eq!(active, walsender, "{log}");
     }
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }

@@ -1,4 +1,4 @@
-//! Certificate authorities that live as long as a test.
+//! Certificates for tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Writes both into `folder`, the key for its owner alone.
+    /// Writes both into `folder`. Only the owner may read the key.
     pub(crate) fn save(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
         fs::write(&certificate, &self.certificate).unwrap();
@@ -29,7 +29,7 @@ impl Identity {
     }
 }
 
-/// An authority.
+/// A certificate authority.
 pub(crate) struct Authority {
     pub(crate) certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -49,7 +49,7 @@ impl Authority {
         self.sign(&named(common, alternative))
     }
 
-    /// One that was good for a year, long ago.
+    /// The same, but the certificate expired long ago.
     pub(crate) fn issue_expired(&self, common: &str, alternative: &[&str]) -> Identity {
         let mut params = named(common, alternative);
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
@@ -57,7 +57,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// One of X.509 version 1, as `openssl x509 -req` makes it.
+    /// A certificate of X.509 version 1, as `openssl x509 -req` issues it.
     pub(crate) fn issue_version_1(&self, common: &str) -> Identity {
         let Identity { certificate, key } = self.issue(common, &[]);
         let der = pem::parse(certificate).unwrap();

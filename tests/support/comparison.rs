@@ -1,29 +1,28 @@
-//! The outbox table and the topics, row by row.
+//! Compares the outbox table with the topics, row by row.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::kafka::Record;
 use super::outbox::Outbox;
 
-/// How the same event came to be in the log more than once.
+/// Which repetitions of events a test allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeats {
-    /// Not allowed.
+    /// None.
     Never,
-    /// After each of so many restarts the stream may have gone on somewhat earlier.
+    /// After each of this many restarts, the router may have resumed at an earlier event.
     Restarts(usize),
-    /// A process that was frozen may send again what its successor has sent already, behind that. So only where each event is
-    /// for the first time counts.
+    /// A router that was frozen may repeat events after its successor has sent them. So only the first record of each event
+    /// counts.
     Late,
-    /// A mock broker takes requests that follow a refused one, which a real one does not. So only where each event is
-    /// for the last time counts.
+    /// Unlike a real broker, the mock accepts requests that follow a refused one. So only the last record of each event counts.
     Mocked,
 }
 
-/// The header of what is sent again because the position was reset.
+/// The header of events that are sent again because the position was reset.
 pub(crate) const REPLAY: &str = "outbox-router-replay";
 
-/// The number of each record, and whether it is marked as sent again.
+/// The number of each record, and whether it has the replay header.
 pub(crate) fn numbers_and_marks(records: &[Record]) -> Vec<(u64, bool)> {
     records.iter().map(|record| (record.number(), record.header(REPLAY).is_some())).collect()
 }
@@ -37,9 +36,9 @@ struct Row {
     headers: serde_json::Value,
 }
 
-/// Fails unless the log holds what the table holds: every row with its payload, key and headers; nothing else; and per
-/// key the numbers `n` of the payloads from 1 on, without a gap, in their order. Where repeats are allowed, each is a
-/// step back in a run that then goes on without a gap.
+/// Asserts that the records are those of the table: every row with its payload, key and headers, and nothing else. The numbers
+/// `n` of each key's payloads must ascend from 1 without a gap. Each allowed repetition is a step back, from where they ascend
+/// again.
 pub(crate) async fn same(outbox: &Outbox, records: &[Record], repeats: Repeats) {
     let sql =
         "SELECT id::text, aggregate_type, aggregate_id, event_type, payload::text, headers::text FROM outbox";
@@ -54,9 +53,9 @@ pub(crate) async fn same(outbox: &Outbox, records: &[Record], repeats: Repeats) 
             (row.get(0), Row { topic, key: row.get(2), event_type: row.get(3), payload: row.get(4), headers })
         })
         .collect();
-    assert!(!rows.is_empty(), "nothing was written, so nothing is compared");
+    assert!(!rows.is_empty(), "the outbox is empty, so there is nothing to compare");
     for record in records {
-        let row = rows.get(record.id()).unwrap_or_else(|| panic!("in no row: {record:?}"));
+        let row = rows.get(record.id()).unwrap_or_else(|| panic!("no row of the outbox: {record:?}"));
         row.assert_is(record);
     }
     let sent: HashSet<_> = records.iter().map(Record::id).collect();
@@ -74,7 +73,7 @@ impl Row {
         let members = self.headers.as_object().unwrap();
         let expected: BTreeMap<_, _> =
             members.iter().map(|(name, value)| (name.clone(), header(value))).collect();
-        // what was sent again on purpose says so
+        // after `id` and `type`, a replayed event has a replay header
         let own = 2 + usize::from(record.header(REPLAY).is_some());
         let found: BTreeMap<_, _> = record.headers[own..].iter().cloned().collect();
         assert_eq!(found, expected);
@@ -90,14 +89,14 @@ fn header(value: &serde_json::Value) -> Option<Vec<u8>> {
     }
 }
 
-/// The order of each key in its partition.
+/// Asserts that the records of each key are in one partition and in order.
 pub(crate) fn in_order(records: &[Record], repeats: Repeats) {
     let mut keys: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
-    let mut homes = HashMap::new();
+    let mut partitions = HashMap::new();
     for record in records {
         let key = (record.topic.as_str(), record.key().unwrap());
-        let home = homes.entry(key).or_insert(record.partition);
-        assert_eq!(*home, record.partition, "{key:?} is in two partitions");
+        let partition = partitions.entry(key).or_insert(record.partition);
+        assert_eq!(*partition, record.partition, "{key:?} is in two partitions");
         keys.entry(key).or_default().push(record);
     }
     for (key, records) in keys {
@@ -110,7 +109,7 @@ pub(crate) fn in_order(records: &[Record], repeats: Repeats) {
             let all = numbers.clone();
             numbers = (0..all.len()).filter(|n| !all[..*n].contains(&all[*n])).map(|n| all[n]).collect();
         }
-        assert_eq!(numbers.first(), Some(&1), "{key:?} begins in the middle: {numbers:?}");
+        assert_eq!(numbers.first(), Some(&1), "{key:?} does not begin at 1: {numbers:?}");
         let mut steps_back = 0;
         for pair in numbers.windows(2) {
             assert!(pair[1] <= pair[0] + 1, "a gap in {key:?} after {}: {numbers:?}", pair[0]);
@@ -122,7 +121,7 @@ pub(crate) fn in_order(records: &[Record], repeats: Repeats) {
         };
         assert!(
             steps_back <= allowed,
-            "{steps_back} steps back in {key:?}, allowed are {allowed}: {numbers:?}"
+            "{steps_back} steps back in {key:?}, but only {allowed} are allowed: {numbers:?}"
         );
     }
 }

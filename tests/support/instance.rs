@@ -1,4 +1,4 @@
-//! A server of a test's own, made by `scripts/services` and deleted with its guard.
+//! A private server of a test, which `scripts/services` starts and deletes.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process;
 
-/// One server under a name of its own.
+/// One server, deleted on drop.
 pub(crate) struct Instance {
     name: String,
     server: &'static str,
@@ -14,7 +14,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Brings up `server`, postgres or kafka, with settings as `name=value`.
+    /// Starts `server`, which is postgres or kafka, with settings as `name=value`.
     pub(crate) fn up(server: &'static str, options: &[&str], settings: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -36,12 +36,12 @@ impl Instance {
         &self.variables[name]
     }
 
-    /// The process of the server itself.
+    /// The process of the server.
     pub(crate) fn pid(&self) -> u32 {
         self.pid_of(self.server)
     }
 
-    /// The same of one of several brokers, by its name for `scripts/services`.
+    /// The process of one of several brokers, by its name in `scripts/services`.
     pub(crate) fn pid_of(&self, server: &str) -> u32 {
         let status = process::output(&mut self.services("status")).stdout;
         let status = String::from_utf8(status).unwrap();
@@ -52,27 +52,25 @@ impl Instance {
     }
 
     /// Runs `stop`, `kill` or `start` for one of several brokers.
-    pub(crate) fn one(&self, command: &str, server: &str) {
-        let mut one = self.services(command);
-        one.arg(server);
-        succeed(one);
+    pub(crate) fn run_for(&self, server: &str, command: &str) {
+        let mut services = self.services(command);
+        services.arg(server);
+        succeed(services);
     }
 
-    /// Comes back when it is down.
+    /// Returns when the server has stopped.
     pub(crate) fn stop(&self, options: &[&str]) {
         let mut stop = self.services("stop");
         stop.arg(self.server).args(options);
         succeed(stop);
     }
 
-    /// Ends it at once, as a power failure would.
+    /// Kills the server, as a power failure would.
     pub(crate) fn kill(&self) {
-        let mut kill = self.services("kill");
-        kill.arg(self.server);
-        succeed(kill);
+        self.run_for(self.server, "kill");
     }
 
-    /// Starts it again with more settings; comes back when it serves.
+    /// Starts the server again with more settings. Returns when it accepts connections.
     pub(crate) fn start(&self, settings: &[&str]) {
         let mut start = self.services("start");
         start.arg(self.server);
@@ -92,7 +90,7 @@ impl Instance {
         services
     }
 
-    /// What `env` exports, with the shell's quotes undone by a shell.
+    /// The variables that `scripts/services env` exports. A shell evaluates them because it prints shell code.
     fn exported(&self) -> BTreeMap<String, String> {
         let lines = succeed(self.services("env")).stdout;
         let mut shell = Command::new("bash");
@@ -107,7 +105,7 @@ impl Drop for Instance {
     fn drop(&mut self) {
         let down = process::output(&mut self.services("down"));
         if !std::thread::panicking() {
-            assert!(down.status.success(), "instance {} did not go down", self.name);
+            assert!(down.status.success(), "instance {} did not stop", self.name);
         }
     }
 }

@@ -1,13 +1,9 @@
-//! A broker seen from the consumer's side, and by its administrator.
+//! Consumers and producers of a Kafka cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
-};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, Message};
@@ -15,21 +11,21 @@ use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, 
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::eventually::{EVERY, eventually};
+use super::eventually::{INTERVAL, eventually};
 use super::shared;
 
-const REQUEST: Duration = Duration::from_secs(10);
+pub(super) const REQUEST: Duration = Duration::from_secs(10);
 
-/// A broker's address and what a test does there.
+/// A Kafka cluster, with two consumers. The topics of a `prefix` are those whose names begin with that word.
 #[derive(Clone)]
 pub(crate) struct Kafka {
     pub(crate) bootstrap: String,
     consumer: Arc<Mutex<BaseConsumer>>,
-    /// Shows what is committed, and nothing else.
+    /// Reads only committed transactions.
     committed: Arc<Mutex<BaseConsumer>>,
 }
 
-/// One record as it lies in the log.
+/// One record of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) topic: String,
@@ -41,7 +37,7 @@ pub(crate) struct Record {
     pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// Who has a partition.
+/// The replicas of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) leader: Option<i32>,
@@ -50,7 +46,7 @@ pub(crate) struct Replicas {
 }
 
 impl Record {
-    /// The text of a header, of the first if there are several of one name.
+    /// The text of the first header of this name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
         Some(std::str::from_utf8(value.as_ref()?).unwrap())
@@ -83,7 +79,7 @@ impl Kafka {
 
     pub(crate) fn at(bootstrap: &str) -> Self {
         let consumer = |isolation| {
-            let made = client(bootstrap)
+            let consumer = client(bootstrap)
                 .set("auto.offset.reset", "earliest")
                 .set("isolation.level", isolation)
                 .set("enable.partition.eof", "true")
@@ -92,7 +88,7 @@ impl Kafka {
                 .set("fetch.wait.max.ms", "20")
                 .set("reconnect.backoff.max.ms", "500")
                 .create();
-            Arc::new(Mutex::new(made.unwrap()))
+            Arc::new(Mutex::new(consumer.unwrap()))
         };
         Kafka {
             bootstrap: bootstrap.to_owned(),
@@ -101,55 +97,51 @@ impl Kafka {
         }
     }
 
-    /// All records of all topics that begin with the name `prefix` that a consumer of committed transactions is shown,
-    /// up to the first transaction of a partition that is still open.
+    /// All records that a consumer of committed transactions sees in the topics of `prefix`, in each partition up to the first
+    /// open transaction.
     pub(crate) async fn committed(&self, prefix: &str) -> Result<Vec<Record>, KafkaError> {
-        let (consumer, prefix) = (Arc::clone(&self.committed), prefix.to_owned());
-        let work = move || read_committed(&consumer.lock().unwrap(), &prefix);
-        tokio::task::spawn_blocking(work).await.unwrap()
+        let prefix = prefix.to_owned();
+        with_consumer(&self.committed, move |consumer| read_committed(consumer, &prefix)).await
     }
 
-    /// Whether no transaction is open in the topics that begin with the name `prefix`.
-    pub(crate) async fn are_ended(&self, prefix: &str) -> Result<bool, KafkaError> {
-        let all = {
+    /// Whether no transaction is open in the topics of `prefix`.
+    pub(crate) async fn has_no_open_transaction(&self, prefix: &str) -> Result<bool, KafkaError> {
+        let ends_seen_by = async |consumer| {
             let prefix = prefix.to_owned();
-            self.consume(move |consumer| ends(consumer, &prefix)).await?
+            with_consumer(consumer, move |consumer| ends(consumer, &prefix)).await
         };
-        let (consumer, prefix) = (Arc::clone(&self.committed), prefix.to_owned());
-        let work = move || ends(&consumer.lock().unwrap(), &prefix);
-        let ended = tokio::task::spawn_blocking(work).await.unwrap()?;
+        let (all, ended) = (ends_seen_by(&self.consumer).await?, ends_seen_by(&self.committed).await?);
         Ok(all.iter().all(|(place, end)| ended.get(place).is_some_and(|ended| ended >= end)))
     }
 
-    /// Waits until it is shown this many, and returns all that it is shown.
+    /// Waits until a consumer of committed transactions sees this many records, and returns all that it sees.
     pub(crate) async fn committed_when(&self, prefix: &str, count: usize) -> Vec<Record> {
         let what = format!("{count} records are committed in the topics of {prefix}");
         eventually(&what, async || self.committed(prefix).await.ok().filter(|now| now.len() >= count)).await
     }
 
-    /// All records of all topics that begin with the name `prefix`, from the beginning to the end as of now; of each
-    /// partition in the order of its log.
+    /// All records of the topics of `prefix` up to their present end. Those of each partition are in the order of its log.
     pub(crate) async fn records(&self, prefix: &str) -> Vec<Record> {
-        self.answered(&format!("the records of {prefix}"), async || {
+        self.retry_timeouts(&format!("the records of {prefix}"), async || {
             let prefix = prefix.to_owned();
             self.consume(move |consumer| read_all(consumer, &prefix)).await
         })
         .await
     }
 
-    /// Waits until topics that begin with the name `prefix` hold this many records, and returns all that they hold.
+    /// Waits until the topics of `prefix` hold this many records, and returns all that they hold.
     pub(crate) async fn records_when(&self, prefix: &str, count: usize) -> Vec<Record> {
         self.holds(prefix, count).await;
         self.records(prefix).await
     }
 
-    /// Waits until topics that begin with the name `prefix` hold this many records.
+    /// Waits until the topics of `prefix` hold this many records.
     pub(crate) async fn holds(&self, prefix: &str, count: usize) {
         let what = format!("the topics of {prefix} hold {count} records");
         eventually(&what, async || self.count(prefix).await.ok().filter(|now| *now >= count)).await;
     }
 
-    /// Waits until the first partitions of one topic hold this many records, whatever the brokers of others do.
+    /// Waits until the first partitions of one topic hold this many records. The leaders of other topics may be away.
     pub(crate) async fn holds_in(&self, topic: &str, partitions: i32, count: usize) {
         let what = format!("the topic {topic} holds {count} records");
         eventually(&what, async || {
@@ -163,7 +155,7 @@ impl Kafka {
         .await;
     }
 
-    /// How many records there are in topics that begin with the name `prefix`.
+    /// The number of records in the topics of `prefix`. The markers of transactions count too.
     pub(crate) async fn count(&self, prefix: &str) -> Result<usize, KafkaError> {
         let prefix = prefix.to_owned();
         self.consume(move |consumer| {
@@ -173,9 +165,9 @@ impl Kafka {
         .await
     }
 
-    /// How many partitions a topic has; 0 if there is no such topic.
+    /// The number of partitions of a topic; 0 if it does not exist.
     pub(crate) async fn partitions(&self, topic: &str) -> usize {
-        self.answered(&format!("the partitions of {topic}"), async || {
+        self.retry_timeouts(&format!("the partitions of {topic}"), async || {
             let topic = topic.to_owned();
             self.consume(move |consumer| {
                 let metadata = consumer.fetch_metadata(None, REQUEST)?;
@@ -187,7 +179,7 @@ impl Kafka {
         .await
     }
 
-    /// The partitions of all topics that begin with the name `prefix`.
+    /// The replicas of each partition of the topics of `prefix`.
     pub(crate) async fn replicas(&self, prefix: &str) -> Result<Vec<Replicas>, KafkaError> {
         let prefix = prefix.to_owned();
         self.consume(move |consumer| {
@@ -204,17 +196,17 @@ impl Kafka {
         .await
     }
 
-    /// The broker that coordinates the transactions of each of these ids: the leader of a partition that the broker finds by the
-    /// id's hash.
+    /// The broker that coordinates the transactions of each of these ids. It is the leader of the partition that the id's hash
+    /// selects.
     pub(crate) async fn coordinators(&self, ids: &[String]) -> Vec<i32> {
         let (transactions, mut config) = ("__transaction_state", client(&self.bootstrap));
         config.set("transactional.id", "finds-coordinators");
-        // the first transactional producer makes the topic
-        let made = tokio::task::spawn_blocking(move || {
+        // the first transactional producer creates the topic
+        let created = tokio::task::spawn_blocking(move || {
             let producer: BaseProducer = config.create().unwrap();
             producer.init_transactions(REQUEST).unwrap();
         });
-        made.await.unwrap();
+        created.await.unwrap();
         let leaders = self.consume(move |consumer| {
             let metadata = consumer.fetch_metadata(Some(transactions), REQUEST)?;
             let mut partitions: Vec<_> = metadata.topics()[0]
@@ -232,8 +224,8 @@ impl Kafka {
         ids.iter().map(|id| leaders[hash(id).unsigned_abs() as usize % leaders.len()].1).collect()
     }
 
-    /// Asks again where a request has timed out, as happens on a busy machine and where a broker has just come back.
-    async fn answered<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, KafkaError>) -> T {
+    /// Repeats requests that time out, as happens on a busy machine and after a broker has restarted.
+    async fn retry_timeouts<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, KafkaError>) -> T {
         eventually(what, async || match ask().await {
             Ok(answer) => Some(answer),
             Err(error) if error.rdkafka_error_code().is_some_and(timed_out) => None,
@@ -246,96 +238,10 @@ impl Kafka {
         &self,
         work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T, KafkaError> {
-        let consumer = Arc::clone(&self.consumer);
-        let work = move || work(&consumer.lock().unwrap());
-        tokio::task::spawn_blocking(work).await.unwrap()
+        with_consumer(&self.consumer, work).await
     }
 
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
-        client(&self.bootstrap).create().unwrap()
-    }
-
-    /// Makes a topic, and comes back when the broker shows it.
-    pub(crate) async fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
-        self.create_replicated_topic(topic, partitions, 1, config).await;
-    }
-
-    /// The same with so many replicas.
-    pub(crate) async fn create_replicated_topic(
-        &self,
-        topic: &str,
-        partitions: i32,
-        replicas: i32,
-        config: &[(&str, &str)],
-    ) {
-        self.create(topic, partitions, TopicReplication::Fixed(replicas), config).await;
-    }
-
-    /// The same with one partition whose replicas are on these brokers.
-    pub(crate) async fn create_topic_on(&self, topic: &str, brokers: &[i32], config: &[(&str, &str)]) {
-        self.create(topic, 1, TopicReplication::Variable(&[brokers]), config).await;
-    }
-
-    async fn create(
-        &self,
-        topic: &str,
-        partitions: i32,
-        replication: TopicReplication<'_>,
-        config: &[(&str, &str)],
-    ) {
-        let mut new = NewTopic::new(topic, partitions, replication);
-        for (name, value) in config {
-            new = new.set(name, value);
-        }
-        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
-        let results = self.admin().create_topics([&new], &options).await.unwrap();
-        results.into_iter().for_each(|result| drop(result.unwrap()));
-        eventually(&format!("the broker shows the topic {topic}"), async || {
-            (self.partitions(topic).await > 0).then_some(())
-        })
-        .await;
-    }
-
-    /// Makes a topic unless somebody was faster.
-    pub(crate) async fn make_topic(&self, topic: &str, partitions: i32) {
-        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
-        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
-        for result in self.admin().create_topics([&new], &options).await.unwrap() {
-            assert!(matches!(result, Ok(_) | Err((_, Code::TopicAlreadyExists))), "{result:?}");
-        }
-    }
-
-    /// Gives a topic more partitions, and comes back when the broker shows them.
-    pub(crate) async fn add_partitions(&self, topic: &str, count: usize) {
-        let more = NewPartitions::new(topic, count);
-        let results = self.admin().create_partitions([&more], &AdminOptions::new()).await.unwrap();
-        results.into_iter().for_each(|result| drop(result.unwrap()));
-        eventually(&format!("the broker shows {count} partitions of {topic}"), async || {
-            (self.partitions(topic).await == count).then_some(())
-        })
-        .await;
-    }
-
-    /// Replaces the configuration of a topic, and comes back when the broker acts by it.
-    pub(crate) async fn alter_topic(&self, topic: &str, config: &[(&str, &str)]) {
-        let mut altered = AlterConfig::new(ResourceSpecifier::Topic(topic));
-        for (name, value) in config {
-            altered = altered.set(name, value);
-        }
-        let (admin, options) = (self.admin(), AdminOptions::new());
-        let results = admin.alter_configs([&altered], &options).await.unwrap();
-        results.into_iter().for_each(|result| drop(result.unwrap()));
-        eventually(&format!("topic {topic} has its new configuration"), async || {
-            let described =
-                admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await.unwrap();
-            let described = described.into_iter().next().unwrap().unwrap();
-            let now = |name: &str| described.get(name).and_then(|entry| entry.value.clone());
-            config.iter().all(|(name, value)| now(name).as_deref() == Some(*value)).then_some(())
-        })
-        .await;
-    }
-
-    /// Writes a record to the first partition; without a value a tombstone.
+    /// Writes a record to the first partition. Without a value it is a tombstone.
     pub(crate) async fn write(&self, topic: &str, key: &str, value: Option<&str>) {
         let producer: FutureProducer = client(&self.bootstrap).create().unwrap();
         let mut record = FutureRecord::<str, str>::to(topic).partition(0).key(key);
@@ -343,7 +249,7 @@ impl Kafka {
         producer.send(record, REQUEST).await.unwrap();
     }
 
-    /// Writes a record to the first partition so many times.
+    /// Writes the same record to the first partition several times.
     pub(crate) async fn write_times(&self, topic: &str, key: &str, value: &str, times: usize) {
         let producer: FutureProducer = client(&self.bootstrap).create().unwrap();
         let record = || FutureRecord::to(topic).partition(0).key(key).payload(value);
@@ -352,7 +258,8 @@ impl Kafka {
         }
     }
 
-    /// Writes a record to the first partition in a transaction that stays open until the answer is dropped, or for so long.
+    /// Writes a record to the first partition in a transaction that stays open until the returned producer aborts it, or until
+    /// the timeout.
     pub(crate) async fn leave_open(&self, topic: &str, key: &str, timeout: Duration) -> BaseProducer {
         let mut config = client(&self.bootstrap);
         config
@@ -369,26 +276,18 @@ impl Kafka {
         });
         opened.await.unwrap()
     }
-
-    /// One setting of a topic.
-    pub(crate) async fn topic_setting(&self, topic: &str, name: &str) -> String {
-        let described =
-            self.admin().describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()).await;
-        let resource = described.unwrap().into_iter().next().unwrap().unwrap();
-        resource.get(name).unwrap().value.clone().unwrap()
-    }
-
-    /// Deletes a topic, and comes back when it is gone.
-    pub(crate) async fn delete_topic(&self, topic: &str) {
-        let options = AdminOptions::new().operation_timeout(Some(REQUEST));
-        let results = self.admin().delete_topics(&[topic], &options).await.unwrap();
-        results.into_iter().for_each(|result| drop(result.unwrap()));
-        let what = format!("topic {topic} is gone");
-        eventually(&what, async || (self.partitions(topic).await == 0).then_some(())).await;
-    }
 }
 
-fn client(bootstrap: &str) -> ClientConfig {
+/// Runs blocking work with a consumer on another thread.
+async fn with_consumer<T: Send + 'static>(
+    consumer: &Arc<Mutex<BaseConsumer>>,
+    work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
+) -> Result<T, KafkaError> {
+    let consumer = Arc::clone(consumer);
+    tokio::task::spawn_blocking(move || work(&consumer.lock().unwrap())).await.unwrap()
+}
+
+pub(super) fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("log_level", "0");
     config
@@ -401,7 +300,7 @@ fn timed_out(code: Code) -> bool {
     )
 }
 
-/// Whether a topic belongs to a test: `t1_1` is not the beginning of `t1_12.order`.
+/// Whether the name of a topic begins with the word `prefix`. The topic `t1_12.order` does not belong to `t1_1`.
 fn is_of(topic: &str, prefix: &str) -> bool {
     topic.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
@@ -419,13 +318,13 @@ fn ends(consumer: &BaseConsumer, prefix: &str) -> Result<BTreeMap<(String, i32),
     Ok(ends)
 }
 
-/// A broker shows a new topic a moment before it leads its partitions, so the question is asked again.
+/// A broker shows a new topic a moment before it leads its partitions, so this repeats the request.
 fn end(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64, KafkaError> {
     let deadline = Instant::now() + REQUEST;
     loop {
         match consumer.fetch_watermarks(topic, partition, REQUEST) {
             Err(KafkaError::MetadataFetch(Code::NotLeaderForPartition)) if Instant::now() < deadline => {
-                std::thread::sleep(EVERY);
+                std::thread::sleep(INTERVAL);
             }
             found => return found.map(|(_, end)| end),
         }
@@ -444,14 +343,16 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
     while !ends.is_empty() {
         let message = match consumer.poll(REQUEST) {
             Some(Ok(message)) => message,
-            // it goes on by itself when the broker is back
+            // the consumer continues when the broker returns
             Some(Err(KafkaError::MessageConsumption(
                 Code::BrokerTransportFailure | Code::AllBrokersDown,
             ))) => continue,
             Some(Err(KafkaError::PartitionEOF(_))) => continue,
             Some(Err(error)) => return Err(error),
             None => {
-                panic!("no record of {prefix} for {REQUEST:?}, and these are not read to their end: {ends:?}")
+                panic!(
+                    "no record of {prefix} for {REQUEST:?}, and the ends of these are not reached: {ends:?}"
+                )
             }
         };
         let place = (message.topic().to_owned(), message.partition());
@@ -467,7 +368,8 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
     Ok(records)
 }
 
-/// One partition after the other: markers of transactions take offsets too, so an end is what the broker says is one.
+/// Reads one partition after the other. The markers of transactions take offsets too, so only the broker can say where the end
+/// is.
 fn read_committed(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaError> {
     let mut records = Vec::new();
     for (topic, partition) in ends(consumer, prefix)?.into_keys() {
@@ -476,12 +378,12 @@ fn read_committed(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, 
         consumer.assign(&assignment)?;
         loop {
             match consumer.poll(REQUEST) {
-                // what was fetched for another assignment
+                // a record that was fetched for the previous assignment
                 Some(Ok(message)) if (message.topic(), message.partition()) != (&topic, partition) => {}
                 Some(Ok(message)) => records.push(owned(&message)),
                 Some(Err(KafkaError::PartitionEOF(ended))) if ended == partition => break,
                 Some(Err(KafkaError::PartitionEOF(_))) => {}
-                // it goes on by itself when the broker is back
+                // the consumer continues when the broker returns
                 Some(Err(KafkaError::MessageConsumption(
                     Code::BrokerTransportFailure | Code::AllBrokersDown,
                 ))) => {}

@@ -1,10 +1,12 @@
-//! What tests are made of: servers and certificates, the program itself, and both ends of the way of an event.
+//! What the tests use: servers, certificates, the router as a process, the outbox and the consumer.
 
 pub(crate) mod certificates;
 pub(crate) mod comparison;
 pub(crate) mod eventually;
 pub(crate) mod instance;
 pub(crate) mod kafka;
+mod kafka_admin;
+pub(crate) mod longest_pause;
 pub(crate) mod mock;
 pub(crate) mod name_server;
 pub(crate) mod namespace;
@@ -21,7 +23,6 @@ pub(crate) mod sentences;
 pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod signal;
-pub(crate) mod standstill;
 pub(crate) mod table_lock;
 pub(crate) mod token_server;
 pub(crate) mod writers;

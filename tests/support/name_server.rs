@@ -1,4 +1,4 @@
-//! A name server for a network namespace, which knows one address. What it does not answer keeps the resolver waiting.
+//! A name server for a network namespace. It has one address for all names, and can stop answering.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use super::namespace::Namespace;
 
-/// It ends with the test.
+/// Ends on drop.
 pub(crate) struct NameServer {
     answers: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
@@ -17,16 +17,16 @@ pub(crate) struct NameServer {
 }
 
 impl NameServer {
-    /// Answers inside `namespace` that any name is the host's side of it. The resolver there waits `timeout` seconds for an answer,
-    /// and asks `attempts` times.
+    /// Inside `namespace`, every name resolves to the host's side of it. The resolver there waits `timeout` seconds for an
+    /// answer, and asks `attempts` times.
     pub(crate) fn new(namespace: &Namespace, timeout: u32, attempts: u32) -> Self {
         let socket = UdpSocket::bind((std::net::Ipv4Addr::from(namespace.host), 53)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let (answers, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-        let (answering, over, host) = (Arc::clone(&answers), Arc::clone(&ended), namespace.host);
+        let (answering, ended_too, host) = (Arc::clone(&answers), Arc::clone(&ended), namespace.host);
         std::thread::spawn(move || {
             let mut query = [0; 512];
-            while !over.load(Ordering::Relaxed) {
+            while !ended_too.load(Ordering::Relaxed) {
                 let Ok((length, from)) = socket.recv_from(&mut query) else { continue };
                 if answering.load(Ordering::Relaxed) {
                     socket.send_to(&answer(&query[..length], host), from).unwrap();
@@ -40,12 +40,12 @@ impl NameServer {
         NameServer { answers, ended, resolv_conf }
     }
 
-    /// From now on nothing is answered.
+    /// From now on the server answers nothing.
     pub(crate) fn mute(&self) {
         self.answers.store(false, Ordering::Relaxed);
     }
 
-    /// The resolver's configuration.
+    /// The path of the resolver's configuration.
     pub(crate) fn resolv_conf(&self) -> &str {
         self.resolv_conf.path().to_str().unwrap()
     }
@@ -57,7 +57,7 @@ impl Drop for NameServer {
     }
 }
 
-/// RFC 1035: the header and the question come back, with an address (type 1) if one was asked for.
+/// RFC 1035: the answer repeats header and question, and adds an address (type 1) if the question is for one.
 fn answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
     const HEADER: usize = 12;
     let name = query[HEADER..].iter().position(|byte| *byte == 0).unwrap();
@@ -67,7 +67,7 @@ fn answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
     answer.extend([0x81, 0x80, 0, 1, 0, u8::from(asks_for_address), 0, 0, 0, 0]);
     answer.extend(question);
     if asks_for_address {
-        // the name of the question, an address, valid for a second
+        // the name of the question, an address, and a TTL of one second
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
         answer.extend(address);
     }

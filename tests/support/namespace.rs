@@ -1,15 +1,15 @@
-//! A network of its own for the router, with one link out of it that can be taken down: the kernel on both sides loses
-//! packets then, which no proxy can do.
+//! A network namespace for the router, with a single link that can be taken down. The kernel then drops packets on both sides,
+//! which no proxy can do.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process;
 
-/// Of this side's end of the link.
+/// The MAC address of this side's end of the link.
 const MAC: &str = "02:00:00:00:00:01";
 
-/// A network namespace with a link to this one; dropped, both are gone.
+/// A network namespace with a link to this one. Deleted on drop.
 pub(crate) struct Namespace {
     name: String,
     /// This side's end of the link.
@@ -19,16 +19,15 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// `None`, with a line that says so, where this process may not make one.
+    /// `None`, after printing the reason, if this process may not create one.
     pub(crate) fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = format!("{:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // four addresses of a network that nobody routes
+        // a block of four private addresses
         let (third, fourth) = (rand::random::<u8>(), rand::random::<u8>() & 0xfc);
         let host = [10, 213, third, fourth | 1];
         let namespace = Namespace { name: format!("outbox-{number}"), link: format!("o{number}"), host };
-        let made = ip(&["netns", "add", &namespace.name]);
-        if let Err(reason) = made {
+        if let Err(reason) = ip(&["netns", "add", &namespace.name]) {
             println!("skipped: a network namespace is not permitted here: {reason}");
             return None;
         }
@@ -43,7 +42,7 @@ impl Namespace {
             &["-n", name, "addr", "add", &address(2), "dev", "out"],
             &["-n", name, "link", "set", "out", "up"],
             &["-n", name, "link", "set", "lo", "up"],
-            // known for good: a neighbour that is asked for in vain would be told as "no route to host"
+            // a permanent entry, because a neighbour that does not answer ARP causes "no route to host"
             &["-n", name, "neigh", "add", &gateway, "lladdr", MAC, "dev", "out", "nud", "permanent"],
         ] {
             if let Err(reason) = ip(arguments) {
@@ -54,17 +53,17 @@ impl Namespace {
         Some(namespace)
     }
 
-    /// What has to stand before a program that is to run inside.
+    /// The words that precede a command that is to run inside.
     pub(crate) fn prefix(&self) -> [&str; 4] {
         [program(), "netns", "exec", &self.name]
     }
 
-    /// Takes the link down: nothing comes in or out, and nobody is told.
+    /// Takes the link down. Packets are lost silently.
     pub(crate) fn down(&self) {
         ip(&["link", "set", &self.link, "down"]).unwrap();
     }
 
-    /// Takes it up again.
+    /// Takes the link up again.
     pub(crate) fn up(&self) {
         ip(&["link", "set", &self.link, "up"]).unwrap();
     }
@@ -72,13 +71,13 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // one that could not be made altogether has less to delete
+        // some of it is missing if `new` failed
         let _ = ip(&["link", "delete", &self.link]);
         let _ = ip(&["netns", "delete", &self.name]);
     }
 }
 
-/// Debian keeps it out of the PATH of ordinary users.
+/// The path of `ip`, which Debian does not put into the PATH of ordinary users.
 fn program() -> &'static str {
     ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]
         .into_iter()

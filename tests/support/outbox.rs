@@ -1,4 +1,4 @@
-//! A database of a test's own, with what `init` would make in it.
+//! A separate database for each test, with the objects that `init` would create.
 
 use pg_logical::Lsn;
 use tokio::sync::{Mutex, MutexGuard};
@@ -7,21 +7,22 @@ use tokio_postgres::{Client, NoTls, Row};
 use super::eventually::eventually;
 use super::shared;
 
-/// The table of the contract.
+/// The outbox table as documented, but with a default event type.
 pub(crate) const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
      aggregate_id text, event_type text NOT NULL DEFAULT 'happened', payload jsonb, \
      headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
 
-/// The publication of the contract.
+/// The publication as `init` creates it.
 pub(crate) const PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLE outbox \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
-/// The router's table of slots.
+/// The migrations that create the dead-letter table and the router's table of slots.
+const DEAD_LETTERS: &str = include_str!("../../migrations/V2__dead_letters.sql");
 const SLOTS: &str = include_str!("../../migrations/V3__slots.sql");
 
-/// The database; dropped, it is gone with its slot.
+/// A database with its slot. Deleted on drop.
 pub(crate) struct Outbox {
-    /// Of the database, of the slot, and of the beginning of every topic.
+    /// The name of the database and of the slot, and the beginning of every topic's name.
     pub(crate) name: String,
     server: String,
     client: Mutex<Option<Client>>,
@@ -31,12 +32,12 @@ pub(crate) struct Outbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) confirmed: Lsn,
-    /// The walsender that reads it.
+    /// The server process that reads the slot.
     pub(crate) active_pid: Option<i32>,
 }
 
 impl Outbox {
-    /// With table, publication and slot, on the shared server.
+    /// A database with table, publication and slot on the shared server.
     pub(crate) async fn new() -> Self {
         Self::on(shared::postgres()).await
     }
@@ -46,7 +47,7 @@ impl Outbox {
         Self::with_table(server, TABLE).await
     }
 
-    /// With a table of another form, called `outbox` too.
+    /// The same with another definition of the table `outbox`.
     pub(crate) async fn with_table(server: &str, table: &str) -> Self {
         let outbox = Self::bare(server).await;
         outbox.execute(&format!("{table}; {PUBLICATION}")).await;
@@ -62,7 +63,7 @@ impl Outbox {
         twin
     }
 
-    /// An empty database without a slot. Of several hosts, with commas between them, the primary is meant.
+    /// An empty database without a slot. `server` may have several hosts, separated by commas; then it is created on the primary.
     pub(crate) async fn bare(server: &str) -> Self {
         Self::named(server, shared::unique()).await
     }
@@ -73,7 +74,7 @@ impl Outbox {
         Outbox { name, server: server.to_owned(), client: Mutex::default() }
     }
 
-    /// Makes the slot, as `init` does.
+    /// Creates the slot and its row in the router's schema, as `init` does.
     pub(crate) async fn create_slot(&self, plugin: &str) {
         self.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {SLOTS}")).await;
         let sql = format!("SELECT pg_create_logical_replication_slot('{}', '{plugin}')", self.name);
@@ -87,13 +88,18 @@ impl Outbox {
         self.execute(&sql).await;
     }
 
-    /// Makes the slot, and leaves no word of it in the router's schema.
+    /// Creates the dead-letter table, as `init` does.
+    pub(crate) async fn create_dead_letters_table(&self) {
+        self.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {DEAD_LETTERS}")).await;
+    }
+
+    /// Creates the slot without a row in the router's schema.
     pub(crate) async fn create_slot_by_hand(&self) {
         self.execute(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", self.name))
             .await;
     }
 
-    /// The superuser's, with which the router connects too unless a test says otherwise.
+    /// The superuser's URL, which the router uses too unless a test sets another.
     pub(crate) fn url(&self) -> String {
         url(&self.server, &self.name)
     }
@@ -108,12 +114,12 @@ impl Outbox {
         format!("{}.{aggregate_type}", self.name)
     }
 
-    /// A connection for the test alone.
+    /// A new connection.
     pub(crate) async fn client(&self) -> Client {
         connect(&self.url()).await.unwrap()
     }
 
-    /// The connection of this guard, made anew after the server went.
+    /// The connection that this type's queries share. Reconnects if the server has closed it.
     async fn shared_client(&self) -> Result<MutexGuard<'_, Option<Client>>, tokio_postgres::Error> {
         let mut client = self.client.lock().await;
         if client.as_ref().is_none_or(Client::is_closed) {
@@ -152,7 +158,7 @@ impl Outbox {
         row.unwrap().get(0)
     }
 
-    /// Inserts a run of events of one aggregate, each in a transaction of its own: payloads `{"n": first}` and on.
+    /// Inserts events of one aggregate, each in a transaction of its own, with the payload `{"n": number}`.
     pub(crate) async fn insert_numbers(
         &self,
         aggregate_type: &str,
@@ -164,7 +170,7 @@ impl Outbox {
         }
     }
 
-    /// The slot; `None` if there is none, or no answer.
+    /// The slot; `None` if it does not exist or the server does not answer.
     pub(crate) async fn slot(&self) -> Option<Slot> {
         let sql = format!(
             "SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots \
@@ -176,19 +182,19 @@ impl Outbox {
         Some(Slot { confirmed: row.get::<_, &str>(0).parse().unwrap(), active_pid: row.get(1) })
     }
 
-    /// What the slot is confirmed to.
+    /// The slot's `confirmed_flush_lsn`.
     pub(crate) async fn confirmed(&self) -> Lsn {
-        let what = format!("slot {} can be asked for", self.name);
+        let what = format!("slot {} can be read", self.name);
         eventually(&what, async || self.slot().await).await.confirmed
     }
 
-    /// The end of the log as of now: everything committed before lies before it.
+    /// The present end of the WAL. Everything committed so far is before it.
     pub(crate) async fn lsn(&self) -> Lsn {
         let rows = self.query("SELECT pg_current_wal_insert_lsn()::text").await;
         rows[0].get::<_, &str>(0).parse().unwrap()
     }
 
-    /// Waits until the slot is confirmed past all that is committed by now.
+    /// Waits until the slot is confirmed past everything committed so far.
     pub(crate) async fn all_confirmed(&self) {
         let lsn = self.lsn().await;
         self.confirmed_past(lsn).await;
@@ -200,14 +206,14 @@ impl Outbox {
         eventually(&what, async || self.slot().await.filter(|slot| slot.confirmed >= lsn)).await;
     }
 
-    /// A second slot, which is never moved: it tells where a transaction ended in the log.
+    /// Creates a second slot, which never moves. [`Outbox::commit`] reads from it where a transaction ends.
     pub(crate) async fn create_witness(&self) {
         let sql =
             format!("SELECT pg_create_logical_replication_slot('{}_witness', 'test_decoding')", self.name);
         self.execute(&sql).await;
     }
 
-    /// Runs statements as one transaction and returns where it ended, its `end_lsn`. Needs the witness.
+    /// Runs statements in one transaction and returns its `end_lsn`. Needs [`Outbox::create_witness`].
     pub(crate) async fn commit(&self, sql: &str) -> Lsn {
         let mut client = self.client().await;
         let transaction = client.transaction().await.unwrap();
@@ -220,26 +226,33 @@ impl Outbox {
                 "SELECT lsn::text FROM pg_logical_slot_peek_changes('{}_witness', NULL, NULL) \
                  WHERE data = 'COMMIT {}'",
                 self.name,
-                // the log has the lower half of it
+                // the WAL has only the lower 32 bits
                 xid.parse::<u64>().unwrap() & 0xFFFF_FFFF
             ))
             .await;
         rows[0].get::<_, &str>(0).parse().unwrap()
     }
 
-    /// Waits until the router has had the chance to confirm all that is acknowledged by now: its watch has looked, has
-    /// handed on what it saw, and has looked again.
+    /// Waits for three queries of the catalogue watch. By then the router has had time to confirm everything acknowledged so far.
     pub(crate) async fn watched(&self) {
-        let looks = "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
+        let last_query = "SELECT coalesce(max(query_start), 'epoch')::text FROM pg_stat_activity \
                      WHERE datname = current_database() AND application_name LIKE '% watch'";
-        let mut last = self.query(looks).await[0].get::<_, String>(0);
+        let mut last = self.query(last_query).await[0].get::<_, String>(0);
         for _ in 0..3 {
-            last = eventually("the watch looks again", async || {
-                Some(self.query(looks).await[0].get::<_, String>(0))
+            last = eventually("the catalogue watch runs another query", async || {
+                Some(self.query(last_query).await[0].get::<_, String>(0))
                     .filter(|now| *now > last && now != "epoch")
             })
             .await;
         }
+    }
+
+    /// Waits until a server process other than `pid` holds the slot's lock, and returns it.
+    pub(crate) async fn locked_by_other_than(&self, pid: i32) -> i32 {
+        eventually("another server process holds the slot's lock", async || {
+            self.lock_holder().await.filter(|holder| *holder != pid)
+        })
+        .await
     }
 
     /// The server process that holds the slot's lock.
@@ -255,11 +268,11 @@ impl Outbox {
         eventually(&what, async || self.slot().await?.active_pid).await
     }
 
-    /// Waits until a session waits for an advisory lock here, which is the turn to write parked events.
-    pub(crate) async fn turn_is_waited_for(&self) {
+    /// Waits until a session is blocked by the advisory lock that serializes the writers of parked events.
+    pub(crate) async fn session_waits_for_advisory_lock(&self) {
         let waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        eventually("it waits for its turn", async || self.query(waits).await.pop()).await;
+        eventually("a session waits for the advisory lock", async || self.query(waits).await.pop()).await;
     }
 
     /// Waits until nobody reads the slot.
@@ -274,10 +287,10 @@ fn url(server: &str, database: &str) -> String {
     format!("{server}/{database}{wanted}")
 }
 
-/// Opens a connection and lets it run.
+/// Connects, and runs the connection in the background.
 pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    // Its end is what the client's next query reports.
+    // if the connection ends, the client's next query fails
     tokio::spawn(async move { connection.await.ok() });
     Ok(client)
 }
@@ -285,7 +298,7 @@ pub(crate) async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> 
 impl Drop for Outbox {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
-        // The test's runtime is this thread's, and cannot be waited on here.
+        // the test's runtime runs on this thread, which must not block on it
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(discard(&server, &name))
@@ -308,7 +321,7 @@ async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> 
         administrator.execute(drop_slots, &[&name]).await.ok()
     })
     .await;
-    // sessions that start there have locked the database already, and may wait for one that a failed test has left
+    // a session that is just starting has locked the database, and may wait for a lock that a failed test has left
     let sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1";
     administrator.execute(sessions, &[&name]).await?;
     administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await

@@ -1,4 +1,4 @@
-//! A database, a slot and topics of a test's own on the servers that all tests share, and the router's commands there.
+//! A separate database, slot and topics for a test of the router's commands, on the shared servers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use super::{process, shared};
 
-/// Dropped, its database, slots and roles are gone.
+/// Deletes its database, slots and roles on drop.
 pub(crate) struct Place {
-    /// Unique among all tests; the name of database, slot, publication and role.
+    /// The unique name of database, slot, publication and role.
     pub(crate) name: String,
     /// The superuser's URL without a database.
     server: String,
@@ -20,7 +20,7 @@ pub(crate) struct Place {
     variables: BTreeMap<String, String>,
 }
 
-/// What a command left behind.
+/// The exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -51,7 +51,7 @@ impl Place {
         place.set("POSTGRES__SLOT", &place.name.clone());
         place.set("POSTGRES__PUBLICATION", &place.name.clone());
         place.set("ROUTE__TOPIC", &format!("{}.${{aggregate_type}}", place.name));
-        // whether it is there is told by `check`
+        // `check` reports whether this topic exists, so no other test may create it
         place.set("DELIVERY__POSITIONS_TOPIC", &format!("positions_{}", place.name));
         place.set("KAFKA__BOOTSTRAP_SERVERS", &shared::variable("TEST_KAFKA"));
         place
@@ -62,18 +62,18 @@ impl Place {
         self.variables.insert(format!("OUTBOX_ROUTER_{key}"), value.to_owned());
     }
 
-    /// Takes a variable back.
+    /// Unsets a variable.
     pub(crate) fn unset(&mut self, key: &str) {
         self.variables.remove(&format!("OUTBOX_ROUTER_{key}"));
     }
 
-    /// The same for a place that is being made.
+    /// [`Place::set`] as a builder.
     pub(crate) fn with(mut self, key: &str, value: &str) -> Self {
         self.set(key, value);
         self
     }
 
-    /// The test's database, as `user`, who needs no password.
+    /// The URL of the test's database for `user`, who needs no password.
     pub(crate) fn url(&self, user: &str) -> String {
         let (_, host) = self.server.rsplit_once('@').unwrap();
         format!("postgres://{user}@{host}/{}", self.name)
@@ -84,7 +84,7 @@ impl Place {
         self.folder.path()
     }
 
-    /// A command of the router, with nothing in its environment but what the test sets.
+    /// A command of the router. Its environment has only the variables that the test sets.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
         command.args(arguments).current_dir(self.folder.path()).env_clear().envs(&self.variables);
@@ -92,12 +92,12 @@ impl Place {
         command
     }
 
-    /// Runs a command of the router to its end.
+    /// Runs a command of the router until it exits.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         Ran::of(process::output(&mut self.command(arguments)))
     }
 
-    /// Runs SQL as the superuser in the test's database: rows as text, columns apart by `|`.
+    /// Runs SQL as the superuser in the test's database. Returns rows as text, with `|` between columns.
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.psql_in(&self.name, sql)
     }
@@ -114,7 +114,7 @@ impl Place {
         self.psql("SHOW server_version_num").trim().parse().unwrap()
     }
 
-    /// Replaces what differs from run to run, for a snapshot.
+    /// Masks everything that differs from run to run, for a snapshot.
     pub(crate) fn masked(&self, text: &str) -> String {
         let (_, host) = self.server.rsplit_once('@').unwrap();
         let text = text.replace(&self.name, "NAME").replace(host, "HOST");
@@ -135,7 +135,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let name = &self.name;
-        // t1_1 is not the beginning of t1_12
+        // t1_12 does not belong to t1_1
         let own = format!("^{name}($|[^0-9])");
         let slots = format!(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '{own}'"
@@ -145,7 +145,7 @@ impl Drop for Place {
             "DO $$ DECLARE r record; BEGIN FOR r IN SELECT rolname FROM pg_roles WHERE rolname ~ '{own}' LOOP \
              EXECUTE format('DROP ROLE %I', r.rolname); END LOOP; END $$"
         );
-        // a server of the test's own may be gone already
+        // a private server may be gone already
         psql(&format!("{}/postgres", self.server), &["-c", &slots, "-c", &database, "-c", &roles]);
     }
 }
@@ -160,7 +160,24 @@ impl Ran {
     }
 }
 
-/// Runs psql with its own settings out of the way; it stops at the first error.
+/// Asserts that a command has succeeded and has printed all these parts.
+pub(crate) fn succeeded(ran: Ran, parts: &[&str]) -> Ran {
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    for part in parts {
+        assert!(ran.out.contains(part), "no {part:?} in {}", ran.out);
+    }
+    ran
+}
+
+/// Asserts the exit code of a command, and that its error message contains all these parts.
+pub(crate) fn refused(ran: &Ran, code: i32, parts: &[&str]) {
+    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+    for part in parts {
+        assert!(ran.err.contains(part), "no {part:?} in {}", ran.err);
+    }
+}
+
+/// Runs psql without its startup files. It stops at the first error.
 pub(crate) fn psql(url: &str, arguments: &[&str]) -> Ran {
     let mut psql = Command::new("psql");
     psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", url]).args(arguments);

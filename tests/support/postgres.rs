@@ -1,4 +1,4 @@
-//! A Postgres of a test's own, made by `scripts/services` and deleted with its guard.
+//! A private Postgres server.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,50 +12,50 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::instance::Instance;
 
-/// No more private servers than this at a time.
-static PLACES: Semaphore = Semaphore::const_new(2);
+/// Limits the number of private servers that run at a time.
+static PERMITS: Semaphore = Semaphore::const_new(2);
 
-/// A private server; dropped, it is gone with its data.
+/// A private server. Deleted on drop.
 pub(crate) struct PrivatePostgres {
     instance: Instance,
-    _place: SemaphorePermit<'static>,
+    _permit: SemaphorePermit<'static>,
 }
 
 /// How a server is stopped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shutdown {
-    /// Clients are sent away, and the log is written to its end.
+    /// The server disconnects its clients and writes a checkpoint.
     Fast,
-    /// As good as a crash.
+    /// Like a crash.
     Immediate,
 }
 
 impl PrivatePostgres {
-    /// Brings one up, of the major version `TEST_POSTGRES_MAJOR` if that is set, with `pg_hba` (lines of `pg_hba.conf`)
-    /// and settings as `name=value`. Superuser `postgres` comes in by the unix socket, whatever `pg_hba` says.
+    /// Starts a server of the major version `TEST_POSTGRES_MAJOR`, if that is set, with these lines of `pg_hba.conf` and settings
+    /// as `name=value`. The superuser `postgres` may always connect by the unix socket.
     pub(crate) async fn start(pg_hba: &str, settings: &[&str]) -> Self {
         let major = std::env::var("TEST_POSTGRES_MAJOR").ok();
-        Self::of_major(major.as_deref(), pg_hba, settings, PLACES.acquire().await.unwrap())
+        Self::of_major(major.as_deref(), pg_hba, settings, PERMITS.acquire().await.unwrap())
     }
 
-    /// Two that know how to hand over logical slots: a primary, and a standby that follows it through the slot `standby`.
-    /// They are of the suite's major version if that is 17 or later, else of 17.
+    /// Starts a primary, and a standby that follows it through the slot `standby`. They can synchronize logical slots: their
+    /// major version is the suite's if that is 17 or later, else 17.
     pub(crate) async fn pair(pg_hba: &str, settings: &[&str], standby_settings: &[&str]) -> (Self, Self) {
-        let mut places = PLACES.acquire_many(2).await.unwrap();
-        let place = places.split(1).unwrap();
+        let mut permits = PERMITS.acquire_many(2).await.unwrap();
+        let permit = permits.split(1).unwrap();
         let major = std::env::var("TEST_POSTGRES_MAJOR").ok().filter(|major| major.as_str() >= "17");
-        let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings, places);
+        let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings, permits);
         primary.execute(&["SELECT pg_create_physical_replication_slot('standby', true)"]).await;
         let options = ["--in-memory", "--standby-of", primary.instance.name()];
         let instance = Instance::up("postgres", &options, standby_settings);
-        (primary, PrivatePostgres { instance, _place: place })
+        (primary, PrivatePostgres { instance, _permit: permit })
     }
 
     fn of_major(
         major: Option<&str>,
         pg_hba: &str,
         settings: &[&str],
-        place: SemaphorePermit<'static>,
+        permit: SemaphorePermit<'static>,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let hba = folder.path().join("pg_hba.conf");
@@ -65,7 +65,7 @@ impl PrivatePostgres {
             options.extend(["--postgres", major]);
         }
         let instance = Instance::up("postgres", &options, settings);
-        PrivatePostgres { instance, _place: place }
+        PrivatePostgres { instance, _permit: permit }
     }
 
     /// A variable of `scripts/services env`.
@@ -86,13 +86,13 @@ impl PrivatePostgres {
         Path::new(self.variable("TEST_POSTGRES_DATA"))
     }
 
-    /// By TCP, under a name that only a certificate knows.
+    /// The TCP address, with a host name that need not resolve because only certificates contain it.
     pub(crate) fn tcp(&self, name: &str) -> Host {
         let addr = HostAddr::Tcp { name: name.to_owned(), hostaddr: Some("127.0.0.1".to_owned()) };
         Host { addr, port: self.port() }
     }
 
-    /// By its unix socket.
+    /// The unix socket.
     pub(crate) fn unix(&self) -> Host {
         let directory = PathBuf::from(self.variable("TEST_POSTGRES_SOCKET"));
         Host { addr: HostAddr::Unix(directory), port: self.port() }
@@ -112,7 +112,7 @@ impl PrivatePostgres {
         }
     }
 
-    /// Changes settings and comes back when every new connection sees them.
+    /// Changes settings, and returns when every new connection has them.
     pub(crate) async fn configure(&self, settings: &[(&str, &str)]) {
         const LOADED: &str = "SELECT pg_conf_load_time()";
         let mut session = self.superuser().await;
@@ -121,13 +121,13 @@ impl PrivatePostgres {
             session.query(&format!("ALTER SYSTEM SET {name} = '{value}'")).await.unwrap();
         }
         session.query("SELECT pg_reload_conf()").await.unwrap();
-        // A new connection inherits what the postmaster has loaded.
+        // a new connection inherits the settings that the postmaster has loaded
         while self.superuser().await.query_one(LOADED).await.unwrap() == before {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Puts a file where the server may read it and nobody else.
+    /// Puts a file into the data directory, where only the server may read it.
     pub(crate) fn install(&self, name: &str, contents: &str) {
         let path = self.data().join(name);
         fs::write(&path, contents).unwrap();
@@ -136,18 +136,18 @@ impl PrivatePostgres {
         chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
 
-    /// Stops and starts it with more settings.
+    /// Restarts the server with more settings.
     pub(crate) fn restart(&self, settings: &[&str]) {
         self.stop(Shutdown::Fast);
         self.instance.start(settings);
     }
 
-    /// Ends it at once, as a power failure would.
+    /// Kills the server, as a power failure would.
     pub(crate) fn kill(&self) {
         self.instance.kill();
     }
 
-    /// Comes back when it is down; fails if that takes a minute.
+    /// Returns when the server has stopped. Fails if that takes a minute.
     pub(crate) fn stop(&self, shutdown: Shutdown) {
         let mode = match shutdown {
             Shutdown::Fast => "fast",
@@ -156,18 +156,18 @@ impl PrivatePostgres {
         self.instance.stop(&["--mode", mode]);
     }
 
-    /// Starts it again after [`PrivatePostgres::stop`].
+    /// Starts the server again after [`PrivatePostgres::stop`].
     pub(crate) fn start_again(&self) {
         self.instance.start(&[]);
     }
 
-    /// Without a database, for the superuser by TCP.
+    /// The superuser's URL by TCP, without a database.
     pub(crate) fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}", self.port())
     }
 }
 
-/// The least that a connection needs: no TLS, no password.
+/// Minimal connection parameters: no TLS, no password.
 pub(crate) fn conninfo(hosts: impl IntoIterator<Item = Host>, user: &str) -> ConnInfo {
     ConnInfo {
         hosts: hosts.into_iter().collect(),

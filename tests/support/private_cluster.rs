@@ -1,4 +1,4 @@
-//! Three brokers of a test's own.
+//! A private cluster of three brokers.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -6,41 +6,41 @@ use super::eventually::eventually;
 use super::instance::Instance;
 use super::kafka::Kafka;
 
-/// Three Java machines are enough at a time.
-static PLACES: Semaphore = Semaphore::const_new(1);
+/// Limits the number of clusters that run at a time: each has three JVMs.
+static PERMITS: Semaphore = Semaphore::const_new(1);
 
-/// How `scripts/services` calls them; Kafka counts them from 1.
+/// The names of the brokers in `scripts/services`. Kafka numbers them from 1.
 const NAMES: [&str; 3] = ["kafka", "kafka-2", "kafka-3"];
 
-/// The brokers, each a controller too: any one may go. Topics get three replicas, `min.insync.replicas` is 2. Dropped,
-/// they are gone with their data.
+/// Three brokers, which are also the controllers, so that any one may fail. Topics get three replicas, and `min.insync.replicas`
+/// is 2. Deleted on drop.
 pub(crate) struct PrivateCluster {
     instance: Instance,
-    _place: SemaphorePermit<'static>,
+    _permit: SemaphorePermit<'static>,
 }
 
 impl PrivateCluster {
     pub(crate) async fn start() -> Self {
-        let place = PLACES.acquire().await.unwrap();
-        PrivateCluster { instance: Instance::up("kafka", &["--brokers", "3"], &[]), _place: place }
+        let permit = PERMITS.acquire().await.unwrap();
+        PrivateCluster { instance: Instance::up("kafka", &["--brokers", "3"], &[]), _permit: permit }
     }
 
     pub(crate) fn client(&self) -> Kafka {
         Kafka::at(self.instance.variable("TEST_KAFKA"))
     }
 
-    /// Comes back when the broker is down.
+    /// Returns when the broker has stopped.
     pub(crate) fn stop(&self, broker: i32) {
-        self.instance.one("stop", name(broker));
+        self.instance.run_for(name(broker), "stop");
     }
 
     pub(crate) fn kill(&self, broker: i32) {
-        self.instance.one("kill", name(broker));
+        self.instance.run_for(name(broker), "kill");
     }
 
-    /// Comes back when the broker serves, with the same data and port.
+    /// Returns when the broker accepts connections, with the same data and port.
     pub(crate) fn start_again(&self, broker: i32) {
-        self.instance.one("start", name(broker));
+        self.instance.run_for(name(broker), "start");
     }
 
     /// Waits until every partition of a test's topics has all of its replicas in sync.

@@ -1,4 +1,4 @@
-//! A broker of a test's own.
+//! A private broker.
 
 use std::process::{Command, Stdio};
 
@@ -12,14 +12,14 @@ use super::proxy::Proxy;
 use super::shared;
 use super::signal::{Signal, send};
 
-/// No more private brokers than this at a time.
-static PLACES: Semaphore = Semaphore::const_new(3);
+/// Limits the number of private brokers that run at a time.
+static PERMITS: Semaphore = Semaphore::const_new(3);
 
-/// Settings of one with ACLs, where `outbox-router` comes in by the extra port with the password `secret`, and so does
-/// `admin`, who may do everything.
+/// Settings of a broker with ACLs. The users `outbox-router` and `admin` log in at the extra port with the password `secret`.
+/// `admin` may do everything.
 pub(crate) const AUTHORIZING: [&str; 7] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    // the controller, and the tool that grants, come in without a name
+    // the controller and the tool that adds ACLs connect anonymously
     "super.users=User:ANONYMOUS;User:admin",
     "listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port},CONTROLLER://127.0.0.1:{controller_port}",
     "advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{extra_port}",
@@ -33,32 +33,32 @@ pub(crate) const AUTHORIZING: [&str; 7] = [
 pub(crate) fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
     let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
     let mut java = Command::new("java");
-    // over before the JVM's second compiler has done anything for it
+    // the tools end before the JVM's second compiler would pay off
     java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &class_path, class])
         .args(arguments)
         .stdin(Stdio::null());
     Ran::of(process::output(&mut java))
 }
 
-/// A private broker; dropped, it is gone with its data.
+/// A private broker. Deleted on drop.
 pub(crate) struct PrivateKafka {
     instance: Instance,
-    _place: SemaphorePermit<'static>,
+    _permit: SemaphorePermit<'static>,
 }
 
 impl PrivateKafka {
-    /// Brings one up with settings as `name=value`.
+    /// Starts a broker with settings as `name=value`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        let place = PLACES.acquire().await.unwrap();
-        PrivateKafka { instance: Instance::up("kafka", &[], settings), _place: place }
+        let permit = PERMITS.acquire().await.unwrap();
+        PrivateKafka { instance: Instance::up("kafka", &[], settings), _permit: permit }
     }
 
-    /// Brings one up whose second listener clients reach through `proxy`, which leads there from then on.
+    /// Starts a broker whose second listener is reached through `proxy`.
     pub(crate) async fn behind(proxy: &Proxy) -> Self {
         Self::advertised(proxy, &proxy.address()).await
     }
 
-    /// The same with a name for the address of the proxy.
+    /// The same with a host name for the address of the proxy.
     pub(crate) async fn behind_name(proxy: &Proxy, name: &str) -> Self {
         Self::advertised(proxy, &format!("{name}:{}", proxy.port())).await
     }
@@ -70,7 +70,7 @@ impl PrivateKafka {
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,NETWORK:PLAINTEXT,CONTROLLER:PLAINTEXT",
         ])
         .await;
-        proxy.lead_to(broker.extra());
+        proxy.forward_to(broker.extra());
         broker
     }
 
@@ -78,7 +78,7 @@ impl PrivateKafka {
         Kafka::at(self.instance.variable("TEST_KAFKA"))
     }
 
-    /// The address of a second listener, if a setting uses `{extra_port}`.
+    /// The address of the second listener, if a setting uses `{extra_port}`.
     pub(crate) fn extra(&self) -> &str {
         self.instance.variable("TEST_KAFKA_EXTRA")
     }
@@ -88,32 +88,32 @@ impl PrivateKafka {
         self.instance.pid()
     }
 
-    /// What the broker has logged.
+    /// The broker's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.instance.variable("TEST_KAFKA_LOG")).unwrap()
     }
 
-    /// Freezes the process: it keeps its connections and says nothing.
+    /// Freezes the process. It keeps its connections but answers nothing.
     pub(crate) fn freeze(&self) {
         assert!(send(Signal::Stop, self.instance.pid()));
     }
 
-    /// Lets a frozen one go on.
+    /// Lets the frozen process continue.
     pub(crate) fn thaw(&self) {
         assert!(send(Signal::Continue, self.instance.pid()));
     }
 
-    /// Comes back when it is down.
+    /// Returns when the broker has stopped.
     pub(crate) fn stop(&self) {
         self.instance.stop(&[]);
     }
 
-    /// Ends it at once.
+    /// Kills the broker.
     pub(crate) fn kill(&self) {
         self.instance.kill();
     }
 
-    /// Starts it again with the same data and port.
+    /// Starts the broker again with the same data and port.
     pub(crate) fn start_again(&self) {
         self.start_again_with(&[]);
     }

@@ -1,11 +1,11 @@
-//! Starting programs, and the one thing that must not happen meanwhile.
+//! Starts programs, and keeps ports from being closed meanwhile.
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 
-/// Held for reading while a program is started. Until it runs, the new process has copies of all files of this one, of
-/// sockets that listen too: a port that is closed in that moment is not free.
+/// Locked for reading while a program starts. Between fork and exec, the new process has copies of all files of this one,
+/// including listening sockets, so a port that is closed at that moment is not free.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// Starts a program.
@@ -14,21 +14,21 @@ pub(crate) fn start(command: &mut Command) -> Child {
     command.spawn().unwrap()
 }
 
-/// Runs a program to its end, with what it writes.
+/// Runs a program until it exits, and returns its output.
 pub(crate) fn output(command: &mut Command) -> Output {
     start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
         .wait_with_output()
         .unwrap()
 }
 
-/// The most memory that one ever had, in bytes (`VmHWM`).
+/// The peak memory of a process, in bytes (`VmHWM`).
 pub(crate) fn peak_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Does what takes for granted that a closed port is free.
+/// Runs an action that relies on a closed port being free.
 pub(crate) fn while_nothing_starts<T>(action: impl FnOnce() -> T) -> T {
     let _still = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     action()

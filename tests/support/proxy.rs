@@ -1,7 +1,7 @@
-//! A network that a test can break: a TCP proxy between the router and one server.
+//! A TCP proxy between the router and one server, as a network that a test can break.
 //!
-//! What is held stays in the proxy and its sockets, as packets would be sent again: when the network is back it goes on,
-//! unless one side has given up meanwhile.
+//! The proxy keeps the bytes that it holds back. They arrive when the network is restored, as retransmitted packets would, unless
+//! one side has given up meanwhile.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr};
@@ -18,23 +18,23 @@ use tokio::time::{Instant, sleep_until};
 
 use super::process;
 
-/// What becomes of bytes.
+/// What happens to the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Open,
     /// They arrive this much later.
     Delayed(Duration),
-    /// So many of each connection arrive in a second.
+    /// Of each connection, this many arrive per second.
     Slow(u32),
-    /// They do not arrive, and nobody is told.
+    /// They do not arrive, and neither side gets an error.
     Held,
-    /// They are taken, as by a hop that ends TCP, and lost behind it.
+    /// They are acknowledged, as by a hop that terminates TCP, but lost behind it.
     Swallowed,
-    /// They arrive, and that the other side has closed the connection does not.
+    /// They arrive, but the end of the connection does not.
     WithoutEnds,
 }
 
-/// Both directions of every connection.
+/// What happens to both directions of every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Network {
     pub(crate) to_server: Way,
@@ -43,17 +43,18 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) const OPEN: Network = Network { to_server: Way::Open, to_client: Way::Open };
-    /// A black hole: connections stay, and so does the listener, but nothing arrives.
+    /// Connections stay open and new ones are accepted, but nothing arrives.
     pub(crate) const BLACK_HOLE: Network = Network { to_server: Way::Held, to_client: Way::Held };
-    /// Half of it is lost.
+    /// Nothing arrives at the server.
     pub(crate) const TO_SERVER_LOST: Network = Network { to_server: Way::Held, to_client: Way::Open };
-    /// The other half is.
+    /// Nothing arrives at the client.
     pub(crate) const TO_CLIENT_LOST: Network = Network { to_server: Way::Open, to_client: Way::Held };
 
-    /// A hop that ends TCP has lost the server and keeps its clients: what they send is acknowledged, and arrives nowhere.
+    /// A hop that terminates TCP has lost the server but keeps its clients. It acknowledges what they send, which arrives
+    /// nowhere.
     pub(crate) const SERVER_SIDE_LOST: Network = Network { to_server: Way::Swallowed, to_client: Way::Held };
 
-    /// The server is not told that a client is gone.
+    /// The server does not notice that a client has closed its connection.
     pub(crate) const CLIENTS_STAY: Network = Network { to_server: Way::WithoutEnds, to_client: Way::Open };
 
     pub(crate) fn delayed(each_way: Duration) -> Self {
@@ -61,7 +62,7 @@ impl Network {
     }
 }
 
-/// Which bytes are counted for a cut.
+/// The direction whose bytes count for a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     ToServer,
@@ -75,26 +76,26 @@ pub(crate) enum Cut {
     Fin,
     /// As if the peer had crashed, or a firewall had forgotten it.
     Rst,
-    /// The network becomes a black hole.
+    /// The network becomes [`Network::BLACK_HOLE`].
     Hole,
 }
 
-/// The first connection that lets more than so many bytes through is cut behind them.
+/// A pending cut of the first connection that forwards more than `after` bytes.
 #[derive(Debug, Clone, Copy)]
-struct Armed {
+struct PendingCut {
     direction: Direction,
     after: usize,
     how: Cut,
-    /// Connections count from the arming on.
+    /// Number of this cut. Connections restart their count of bytes with each new one.
     number: u64,
 }
 
-/// A proxy on a thread of its own, so that a test that waits for a program does not hold it up. It ends with the test.
+/// A proxy. It runs on a thread of its own, so that a test that waits for a program does not block it. Ends on drop.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// Keeps the port while nobody listens.
-    _held: Socket,
+    /// Reserves the port while the proxy does not listen.
+    _reserved: Socket,
     runtime: Option<tokio::runtime::Runtime>,
     accepting: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
@@ -102,41 +103,46 @@ pub(crate) struct Proxy {
 struct Shared {
     target: Mutex<String>,
     network: watch::Sender<Network>,
-    armed: watch::Sender<Option<Armed>>,
-    arms: AtomicU64,
+    pending_cut: watch::Sender<Option<PendingCut>>,
+    requested_cuts: AtomicU64,
     cuts: AtomicU64,
-    /// Ends every connection.
+    /// A change ends every connection.
     end: watch::Sender<u64>,
 }
 
 impl Proxy {
-    /// One that leads to `target`, host and port.
+    /// A proxy that forwards to `target`, which is host and port.
     pub(crate) fn to(target: &str) -> Self {
         Self::at([127, 0, 0, 1], target)
     }
 
-    /// The same at another address of this machine.
+    /// The same, listening at this address.
     pub(crate) fn at(ip: [u8; 4], target: &str) -> Self {
-        let held = socket();
-        held.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
-        let address = held.local_addr().unwrap().as_socket().unwrap();
+        let reserved = socket();
+        reserved.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+        let address = reserved.local_addr().unwrap().as_socket().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let shared = Arc::new(Shared {
             target: Mutex::new(target.to_owned()),
             network: watch::channel(Network::OPEN).0,
-            armed: watch::channel(None).0,
-            arms: AtomicU64::new(0),
+            pending_cut: watch::channel(None).0,
+            requested_cuts: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             end: watch::channel(0).0,
         });
-        let proxy =
-            Proxy { address, shared, _held: held, runtime: Some(runtime), accepting: Mutex::default() };
+        let proxy = Proxy {
+            address,
+            shared,
+            _reserved: reserved,
+            runtime: Some(runtime),
+            accepting: Mutex::default(),
+        };
         proxy.listen();
         proxy
     }
 
-    /// Host and port to connect to.
+    /// The host and port that clients connect to.
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
@@ -145,33 +151,33 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Where new connections lead from now on.
-    pub(crate) fn lead_to(&self, target: &str) {
+    /// Forwards new connections to `target` from now on.
+    pub(crate) fn forward_to(&self, target: &str) {
         *self.shared.target.lock().unwrap() = target.to_owned();
     }
 
-    /// How bytes travel from now on.
+    /// Changes the network, for existing connections too.
     pub(crate) fn set(&self, network: Network) {
         self.shared.network.send_replace(network);
     }
 
-    /// Cuts the first connection that lets more than `after` bytes through from now on, in the middle of what comes then.
+    /// Cuts the first connection that forwards more than `after` bytes from now on, exactly after these bytes.
     pub(crate) fn cut_after(&self, direction: Direction, after: usize, how: Cut) {
-        let number = self.shared.arms.fetch_add(1, Ordering::Relaxed) + 1;
-        self.shared.armed.send_replace(Some(Armed { direction, after, how, number }));
+        let number = self.shared.requested_cuts.fetch_add(1, Ordering::Relaxed) + 1;
+        self.shared.pending_cut.send_replace(Some(PendingCut { direction, after, how, number }));
     }
 
-    /// How many connections were cut so.
+    /// The number of connections that [`Proxy::cut_after`] has cut.
     pub(crate) fn cuts(&self) -> u64 {
         self.shared.cuts.load(Ordering::Relaxed)
     }
 
-    /// Ends all connections, and refuses new ones.
+    /// Resets all connections, and refuses new ones.
     pub(crate) fn refuse(&self) {
         if let Some(accepting) = self.accepting.lock().unwrap().take() {
             process::while_nothing_starts(|| {
                 accepting.abort();
-                // its end closes the listening socket
+                // the end of the task closes the listening socket
                 while !accepting.is_finished() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -180,7 +186,7 @@ impl Proxy {
         self.shared.end.send_modify(|ended| *ended += 1);
     }
 
-    /// Takes connections, at first and after [`Proxy::refuse`].
+    /// Accepts connections again after [`Proxy::refuse`].
     pub(crate) fn listen(&self) {
         let socket = socket();
         socket.bind(&self.address.into()).unwrap();
@@ -204,7 +210,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // the test's own runtime may be this thread's
+            // this thread may belong to the test's runtime, so it must not block
             runtime.shutdown_background();
         }
     }
@@ -212,7 +218,7 @@ impl Drop for Proxy {
 
 fn socket() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // one that listens may share the port with one that only holds it
+    // a listening socket may share the port with one that only reserves it
     socket.set_reuse_address(true).unwrap();
     socket
 }
@@ -220,7 +226,7 @@ fn socket() -> Socket {
 async fn connection(client: TcpStream, shared: Arc<Shared>) {
     let mut end = shared.end.subscribe();
     let mut network = shared.network.subscribe();
-    // a black hole does not reach the server either
+    // new connections do not reach the server through a black hole
     if network.wait_for(|network| network.to_server != Way::Held).await.is_err() {
         return;
     }
@@ -233,17 +239,17 @@ async fn connection(client: TcpStream, shared: Arc<Shared>) {
     let (cut, mut cuts) = mpsc::channel(1);
     let (client_read, client_write) = tokio::io::split(client);
     let (server_read, server_write) = tokio::io::split(server);
-    let passing = |direction| Passing {
+    let forwarder = |direction| Forwarder {
         direction,
         shared: Arc::clone(&shared),
         network: shared.network.subscribe(),
-        passed: 0,
-        counted_for: 0,
+        forwarded: 0,
+        cut_number: 0,
         cut: cut.clone(),
     };
     let mut both = JoinSet::new();
-    both.spawn(passing(Direction::ToServer).pass(client_read, server_write));
-    both.spawn(passing(Direction::ToClient).pass(server_read, client_write));
+    both.spawn(forwarder(Direction::ToServer).run(client_read, server_write));
+    both.spawn(forwarder(Direction::ToClient).run(server_read, client_write));
     drop(cut);
     let cut = tokio::select! {
         _ = end.changed() => Some(Cut::Rst),
@@ -252,25 +258,26 @@ async fn connection(client: TcpStream, shared: Arc<Shared>) {
     for socket in &sockets {
         match cut {
             Some(Cut::Rst) => drop(socket.set_linger(Some(Duration::ZERO))),
-            // closed with bytes that nobody read, it would be reset
+            // to close a socket that has unread bytes would reset the connection
             Some(Cut::Fin | Cut::Hole) | None => drop(socket.shutdown(Shutdown::Write)),
         }
     }
     both.shutdown().await;
 }
 
-/// One direction of one connection.
-struct Passing {
+/// Forwards one direction of one connection.
+struct Forwarder {
     direction: Direction,
     shared: Arc<Shared>,
     network: watch::Receiver<Network>,
-    /// Bytes since the last arming.
-    passed: usize,
-    counted_for: u64,
+    /// Bytes since the pending cut was requested.
+    forwarded: usize,
+    /// Number of the cut for which `forwarded` counts.
+    cut_number: u64,
     cut: mpsc::Sender<Cut>,
 }
 
-impl Passing {
+impl Forwarder {
     fn way(&self, network: &Network) -> Way {
         match self.direction {
             Direction::ToServer => network.to_server,
@@ -278,20 +285,20 @@ impl Passing {
         }
     }
 
-    /// Comes back when this direction is not held.
+    /// Returns when this direction is not held.
     async fn open(&self) {
         let mut network = self.network.clone();
-        // the sender lives as long as the connection
+        // cannot fail: the sender lives as long as the connection
         let _ = network.wait_for(|network| self.way(network) != Way::Held).await;
     }
 
-    /// Comes back when the end of this direction may be passed on.
+    /// Returns when the end of this direction may be forwarded.
     async fn may_end(&self) {
         let mut network = self.network.clone();
         let _ = network.wait_for(|network| self.way(network) != Way::WithoutEnds).await;
     }
 
-    async fn pass(mut self, mut from: ReadHalf<TcpStream>, mut to: WriteHalf<TcpStream>) {
+    async fn run(mut self, mut from: ReadHalf<TcpStream>, mut to: WriteHalf<TcpStream>) {
         let mut late: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
         let mut ended = false;
         loop {
@@ -303,7 +310,7 @@ impl Passing {
             let due = late.front().map(|(at, _)| *at);
             let read = tokio::select! {
                 biased;
-                // what was read before the network was lost is lost with it
+                // a change of the network applies before anything else is forwarded
                 _ = self.network.changed() => continue,
                 () = async { sleep_until(due.unwrap()).await }, if due.is_some() => {
                     let (_, bytes) = late.pop_front().unwrap();
@@ -318,7 +325,7 @@ impl Passing {
                 Ok(0) => ended = true,
                 Err(_) => {
                     self.may_end().await;
-                    // what one side resets is reset for the other
+                    // a reset by one side resets the other side too
                     let _ = self.cut.send(Cut::Rst).await;
                     return;
                 }
@@ -351,30 +358,30 @@ impl Passing {
         to.shutdown().await.ok();
     }
 
-    /// False: the connection was cut, or is gone.
+    /// Returns false if the connection was cut or is closed.
     async fn write(&mut self, to: &mut WriteHalf<TcpStream>, bytes: &[u8]) -> bool {
-        let armed = *self.shared.armed.borrow();
-        if let Some(armed) = armed.filter(|armed| armed.direction == self.direction) {
-            if self.counted_for != armed.number {
-                (self.counted_for, self.passed) = (armed.number, 0);
+        let pending = *self.shared.pending_cut.borrow();
+        if let Some(cut) = pending.filter(|cut| cut.direction == self.direction) {
+            if self.cut_number != cut.number {
+                (self.cut_number, self.forwarded) = (cut.number, 0);
             }
-            if self.passed + bytes.len() > armed.after {
-                // one connection only
-                let first = self.shared.armed.send_if_modified(|now| now.take().is_some());
+            if self.forwarded + bytes.len() > cut.after {
+                // another connection may have been cut first
+                let first = self.shared.pending_cut.send_if_modified(|now| now.take().is_some());
                 if first {
-                    to.write_all(&bytes[..armed.after - self.passed]).await.ok();
+                    to.write_all(&bytes[..cut.after - self.forwarded]).await.ok();
                     self.shared.cuts.fetch_add(1, Ordering::Relaxed);
-                    if armed.how == Cut::Hole {
+                    if cut.how == Cut::Hole {
                         self.shared.network.send_replace(Network::BLACK_HOLE);
-                        // what follows arrives when the network is back
+                        // the rest arrives when the network is restored
                         self.open().await;
-                        return to.write_all(&bytes[armed.after - self.passed..]).await.is_ok();
+                        return to.write_all(&bytes[cut.after - self.forwarded..]).await.is_ok();
                     }
-                    let _ = self.cut.send(armed.how).await;
+                    let _ = self.cut.send(cut.how).await;
                     return false;
                 }
             }
-            self.passed += bytes.len();
+            self.forwarded += bytes.len();
         }
         to.write_all(bytes).await.is_ok()
     }

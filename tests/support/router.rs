@@ -1,4 +1,4 @@
-//! The program under test, as a process.
+//! The router under test, as a process.
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
@@ -16,7 +16,7 @@ use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
 
-/// A running `outbox-router run`. Dropped, it is killed; of a test that fails the log is shown.
+/// A running `outbox-router run`. Killed on drop. If the test fails, its log is printed.
 pub(crate) struct Router {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -24,7 +24,7 @@ pub(crate) struct Router {
     _folder: TempDir,
 }
 
-/// What a router leaves behind.
+/// A router that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -32,17 +32,17 @@ pub(crate) struct Ended {
 }
 
 impl Router {
-    /// Starts one with this configuration file.
+    /// Starts a router with this configuration file.
     pub(crate) fn start(settings: &Settings) -> Self {
         Self::with(settings, &[], &[])
     }
 
-    /// Starts one with this configuration file and these arguments of `run`.
+    /// The same with these arguments of `run`.
     pub(crate) fn with_arguments(settings: &Settings, arguments: &[&str]) -> Self {
         Self::with(settings, arguments, &[])
     }
 
-    /// Starts one with these variables besides. Of the test's own environment it sees nothing.
+    /// The same with these environment variables. The router never gets the test's own environment.
     pub(crate) fn with_variables(settings: &Settings, variables: &[(&str, &str)]) -> Self {
         Self::with(settings, &[], variables)
     }
@@ -51,7 +51,7 @@ impl Router {
         Self::spawn(Command::new(settings.program()), settings, arguments, variables)
     }
 
-    /// Starts one in a network of its own. Its admin endpoint cannot be reached from here.
+    /// Starts a router in a network namespace. The test cannot reach its admin endpoint.
     pub(crate) fn inside(settings: &Settings, namespace: &Namespace) -> Self {
         let [program, prefix @ ..] = namespace.prefix();
         let mut command = Command::new(program);
@@ -63,23 +63,23 @@ impl Router {
     pub(crate) fn inside_with(settings: &Settings, namespace: &Namespace, resolv_conf: &str) -> Self {
         let [program, prefix @ ..] = namespace.prefix();
         let mut command = Command::new(program);
-        // `ip netns exec` has given it mounts of its own
+        // `ip netns exec` runs it in a mount namespace of its own
         let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
         command.args(prefix).args(["sh", "-c", script, resolv_conf]).arg(settings.program());
         Self::spawn(command, settings, &[], &[])
     }
 
-    /// Starts one that may have so many files open.
-    pub(crate) fn with_files(settings: &Settings, files: u32) -> Self {
+    /// Starts a router that may have this many files open.
+    pub(crate) fn with_max_files(settings: &Settings, files: u32) -> Self {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={files}")).arg(settings.program());
         Self::spawn(command, settings, &[], &[])
     }
 
-    /// Starts one whose standard error is a full pipe, which nobody reads before [`Router::read`].
+    /// Starts a router whose standard error is a full pipe. Nobody reads it before [`Router::read`].
     pub(crate) fn unread(settings: &Settings, variables: &[(&str, &str)]) -> (Self, PipeReader) {
         let (pipe, mut full) = std::io::pipe().unwrap();
-        // pipe(7): what a pipe holds
+        // pipe(7): the capacity of a pipe
         full.write_all(&[b'\n'; 65536]).unwrap();
         (Self::writing_to(full.into(), Command::new(settings.program()), settings, &[], variables), pipe)
     }
@@ -108,7 +108,7 @@ impl Router {
         Router { child, log: Arc::default(), reader: None, _folder: folder }
     }
 
-    /// Reads its log from now on.
+    /// Reads the router's log from now on.
     pub(crate) fn read(&mut self, pipe: impl Read + Send + 'static) {
         let written = Arc::clone(&self.log);
         self.reader = Some(std::thread::spawn(move || {
@@ -121,14 +121,14 @@ impl Router {
         }));
     }
 
-    /// Starts one and waits until it is active.
+    /// Starts a router and waits until it is ready.
     pub(crate) async fn active(settings: &Settings) -> Self {
         let mut router = Self::start(settings);
         router.ready().await;
         router
     }
 
-    /// Waits until `/readyz` says that it is active or waits for the slot.
+    /// Waits until `/readyz` says that the router is active or a standby.
     pub(crate) async fn ready(&mut self) {
         eventually("the router is ready", async || {
             self.assert_running();
@@ -137,7 +137,7 @@ impl Router {
         .await;
     }
 
-    /// Waits until the log has this text.
+    /// Waits until the log contains this text.
     pub(crate) async fn logs(&mut self, text: &str) {
         eventually(&format!("the log says {text:?}"), async || {
             if self.log().contains(text) {
@@ -149,7 +149,7 @@ impl Router {
         .await;
     }
 
-    /// Waits until the log has this text so many times.
+    /// Waits until the log contains this text this many times.
     pub(crate) async fn logs_times(&mut self, text: &str, times: usize) {
         eventually(&format!("the log says {text:?} {times} times"), async || {
             self.assert_running();
@@ -158,7 +158,7 @@ impl Router {
         .await;
     }
 
-    /// Waits until `/status` has what `wanted` looks for.
+    /// Waits until `wanted` returns a value for `/status`.
     pub(crate) async fn shows<T>(
         &mut self,
         what: &str,
@@ -171,19 +171,19 @@ impl Router {
         .await
     }
 
-    /// `/status`, if it answers.
+    /// `/status`; `None` if there is no answer.
     pub(crate) fn status(&self) -> Option<serde_json::Value> {
         let (status, body) = self.get("/status")?;
         assert_eq!(status, 200, "{body}");
         Some(serde_json::from_str(&body).unwrap())
     }
 
-    /// The status and body of a page of the admin endpoint.
+    /// HTTP status and body of a page of the admin endpoint.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         page(self.admin_port()?, path)
     }
 
-    /// The port that it listens at. The configuration leaves the choice to the system, so that no two tests clash.
+    /// The port of the admin endpoint. The operating system chooses it, so that tests do not collide.
     pub(crate) fn admin_port(&self) -> Option<u16> {
         let process = format!("/proc/{}", self.pid());
         let sockets: Vec<_> = fs::read_dir(format!("{process}/fd"))
@@ -191,7 +191,7 @@ impl Router {
             .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
             .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
             .collect();
-        // proc(5): number, local address, remote address, state (0A: listening), then the inode in the tenth field
+        // proc(5): number, local address, remote address, state (0A: listening); the tenth field is the inode
         let table = fs::read_to_string(format!("{process}/net/tcp")).ok()?;
         table.lines().find_map(|line| {
             let fields: Vec<_> = line.split_whitespace().collect();
@@ -209,7 +209,7 @@ impl Router {
         self.log.lock().unwrap().clone()
     }
 
-    /// The most memory that it ever had, in bytes (`VmHWM`).
+    /// The router's peak memory, in bytes (`VmHWM`).
     pub(crate) fn peak_memory(&self) -> u64 {
         process::peak_memory(self.pid())
     }
@@ -218,15 +218,15 @@ impl Router {
         assert!(send(signal, self.pid()), "no process {}", self.pid());
     }
 
-    /// Kills it as a power failure would.
+    /// Kills the router, as a power failure would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // shown if the test fails later
+        // the test harness shows this if the test fails later
         println!("--- log of router {}, killed\n{}---", self.pid(), self.log());
     }
 
-    /// Asks it to stop, and sees that it did as asked.
+    /// Stops the router with SIGTERM, and asserts that it exits with code 0.
     pub(crate) async fn stop(self) -> Ended {
         self.signal(Signal::Terminate);
         let ended = self.ended().await;
@@ -234,27 +234,27 @@ impl Router {
         ended
     }
 
-    /// Waits until it ends with this code.
+    /// Waits until the router ends, and asserts its exit code.
     pub(crate) async fn exits(self, code: i32) -> Ended {
         let ended = self.ended().await;
         assert_eq!(ended.status.code(), Some(code), "{:?}\n{}", ended.status, ended.log);
         ended
     }
 
-    /// Waits until it ends.
+    /// Waits until the router ends.
     pub(crate) async fn ended(mut self) -> Ended {
         let status = eventually("the router ends", async || self.child.try_wait().unwrap()).await;
-        // all that it wrote is in the pipe by now
+        // everything that the router wrote is in the pipe by now
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
         let log = self.log();
-        // shown if the test fails later
+        // the test harness shows this if the test fails later
         println!("--- log of router {}\n{log}---", self.pid());
         Ended { status, log }
     }
 
-    /// Fails with the log if it has ended.
+    /// Fails if the router has ended.
     pub(crate) fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
             panic!("the router has ended: {status:?}");
@@ -262,7 +262,7 @@ impl Router {
     }
 }
 
-/// The status and body of a page of the admin endpoint at this port.
+/// HTTP status and body of a page of the admin endpoint at this port.
 pub(crate) fn page(port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -274,19 +274,20 @@ pub(crate) fn page(port: u16, path: &str) -> Option<(u16, String)> {
 }
 
 impl Ended {
-    /// The line that says why it ended: the last, unless everything is logged, also what threads do after it.
+    /// The line that says why the router ended: the error or, without one, the last line. At debug level, threads may log after
+    /// the error.
     pub(crate) fn last_line(&self) -> &str {
         let mut lines = self.log.lines().rev();
         lines.clone().find(|line| line.starts_with("error: ")).or_else(|| lines.next()).unwrap_or_default()
     }
 
-    /// The position that the last line says `--accept-gap` would go on at.
-    pub(crate) fn goes_on_at(&self) -> &str {
+    /// The position that the last line suggests for `--accept-gap`.
+    pub(crate) fn accept_gap_position(&self) -> &str {
         let (_, rest) = self.last_line().split_once("`outbox-router run --accept-gap ").unwrap();
         rest.split_once('`').unwrap().0
     }
 
-    /// Fails unless the last line has all of these in it.
+    /// Asserts that the last line contains all these parts.
     pub(crate) fn says(&self, parts: &[&str]) -> &Self {
         for part in parts {
             assert!(self.last_line().contains(part), "no {part:?} in the last line of\n{}", self.log);
@@ -297,7 +298,7 @@ impl Ended {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        // it may have ended already
+        // the router may have ended already
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

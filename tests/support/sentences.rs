@@ -1,27 +1,28 @@
-//! What a router says at its end, for snapshots that show a reader every sentence.
+//! Error messages with which routers end, for snapshots.
 
 use super::outbox::Outbox;
 use super::router::Ended;
 
-/// Cases, the code that each ends with, and what is said.
+/// Cases with their exit codes and error messages.
 #[derive(Default)]
 pub(crate) struct Sentences(String);
 
 impl Sentences {
-    /// Adds the last words of a router. `known` is what differs from run to run and what to show for it, longer texts
+    /// Adds the error message of a router. `known` has texts that differ from run to run and their replacements, longer texts
     /// first.
     pub(crate) fn add(&mut self, case: &str, ended: &Ended, known: &[(&str, &str)]) {
         let code = ended.status.code().map_or_else(|| "by a signal".to_owned(), |code| code.to_string());
-        let said = ended.log.split_inclusive('\n').skip_while(|line| !line.starts_with("error: "));
-        // where everything is logged, threads have their say after it; a log line begins with its time
-        let said: String = said.take_while(|line| !line.starts_with(|c: char| c.is_ascii_digit())).collect();
-        let said = said
+        let message = ended.log.split_inclusive('\n').skip_while(|line| !line.starts_with("error: "));
+        // at debug level, threads may log after the error; a log line begins with its time
+        let message: String =
+            message.take_while(|line| !line.starts_with(|c: char| c.is_ascii_digit())).collect();
+        let message = message
             .strip_prefix("error: ")
-            .unwrap_or_else(|| panic!("{case}: it ended without a reason\n{}", ended.log));
-        self.0.push_str(&format!("{case}\n    {code}: {}\n", masked(said.trim_end(), known)));
+            .unwrap_or_else(|| panic!("{case}: the router ended without a reason\n{}", ended.log));
+        self.0.push_str(&format!("{case}\n    {code}: {}\n", masked(message.trim_end(), known)));
     }
 
-    /// The same where the outbox alone is known.
+    /// The same, with only the outbox's name and address to mask.
     pub(crate) fn of(&mut self, case: &str, outbox: &Outbox, ended: &Ended) {
         self.add(case, ended, &[(outbox.address(), "HOST"), (&outbox.name, "NAME")]);
     }
@@ -31,7 +32,7 @@ impl Sentences {
     }
 }
 
-/// Replaces what is known, and then what can be told by its form: files of the test, UUIDs and positions in the log.
+/// Replaces the known texts, and everything that can be recognized by its form: files of the test, UUIDs and LSNs.
 pub(crate) fn masked(text: &str, known: &[(&str, &str)]) -> String {
     let mut text = text.to_owned();
     for (from, to) in known {

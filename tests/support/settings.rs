@@ -1,4 +1,4 @@
-//! A configuration file for the router under test.
+//! The configuration file of a router under test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,10 @@ use super::place::Ran;
 use super::process;
 use super::router::Ended;
 
-/// Keys and values of the file, and the program that reads it.
+/// The delivery modes.
+pub(crate) const MODES: [&str; 2] = ["at-least-once", "exactly-once"];
+
+/// Keys and values of the file, and the router's program.
 #[derive(Clone)]
 pub(crate) struct Settings {
     values: BTreeMap<String, Value>,
@@ -30,7 +33,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What a router between `outbox` and `kafka` needs. Its topics begin with the outbox's name.
+    /// The settings that a router between `outbox` and `kafka` needs. The names of its topics begin with the outbox's name.
     pub(crate) fn new(outbox: &Outbox, kafka: &Kafka) -> Self {
         Self::default()
             .set("postgres.url", outbox.url())
@@ -40,7 +43,7 @@ impl Settings {
             .set("admin.listen", "127.0.0.1:0")
     }
 
-    /// The same for another version of the router.
+    /// The same settings for another version of the router.
     pub(crate) fn of_program(&self, program: impl Into<PathBuf>) -> Self {
         Settings { values: self.values.clone(), program: program.into() }
     }
@@ -49,24 +52,24 @@ impl Settings {
         &self.program
     }
 
-    /// `key` as it stands in TOML: `kafka.'linger.ms'`. A later value takes the place of an earlier one.
+    /// Sets a key as written in TOML: `kafka.'linger.ms'`. A later value replaces an earlier one.
     pub(crate) fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.values.insert(key.to_owned(), value.into());
         self
     }
 
-    /// Reaches Postgres by another address, a proxy's for instance.
+    /// Connects to Postgres at another address, such as a proxy's.
     pub(crate) fn reached_at(self, outbox: &Outbox, address: &str) -> Self {
         self.set("postgres.url", outbox.url().replace(outbox.address(), address))
     }
 
-    /// Takes a key back.
+    /// Removes a key.
     pub(crate) fn without(mut self, key: &str) -> Self {
         self.values.remove(key);
         self
     }
 
-    /// Runs another command of the router with this file, to its end.
+    /// Runs a command of the router with this file until it exits.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
@@ -76,15 +79,15 @@ impl Settings {
         Ran::of(process::output(&mut command))
     }
 
-    /// The same, while other tasks of the test go on.
-    pub(crate) async fn run_beside(&self, arguments: &[&str]) -> Ran {
+    /// The same without blocking other tasks of the test.
+    pub(crate) async fn run_async(&self, arguments: &[&str]) -> Ran {
         let (settings, arguments) =
             (self.clone(), arguments.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
         let run = move || settings.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
-    /// Runs another command and kills it after this time. Returns its exit code if it has ended before.
+    /// Runs a command and kills it after this time. Returns its exit code if it has ended before.
     pub(crate) async fn run_killed_after(&self, arguments: &[&str], after: Duration) -> Option<i32> {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
@@ -103,8 +106,8 @@ impl Settings {
         child.wait().unwrap().code()
     }
 
-    /// Runs one on a terminal, and types `answer` to its question when `meanwhile` is done. Returns what stands there then.
-    pub(crate) async fn asked(
+    /// Runs a command on a terminal. At its prompt, waits for `meanwhile` and types `answer`. Returns everything on the screen.
+    pub(crate) async fn run_on_terminal(
         &self,
         arguments: &[&str],
         answer: &str,
@@ -113,7 +116,7 @@ impl Settings {
         let folder = tempfile::tempdir().unwrap();
         let file = self.write_to(&folder);
         let line = format!("{} -c {} {}", self.program.display(), file.display(), arguments.join(" "));
-        // of util-linux: what it runs has a terminal
+        // part of util-linux; gives the command a terminal
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).env_clear().env("HOME", folder.path());
         let mut child = process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -121,7 +124,7 @@ impl Settings {
         let (mut shown, mut byte) = (Vec::new(), [0]);
         while !shown.ends_with(b", to go on: ") {
             let read = screen.read(&mut byte).unwrap();
-            assert_eq!(read, 1, "no question: {}", String::from_utf8_lossy(&shown));
+            assert_eq!(read, 1, "no prompt: {}", String::from_utf8_lossy(&shown));
             shown.push(byte[0]);
         }
         meanwhile().await;
@@ -138,22 +141,22 @@ impl Settings {
         file
     }
 
-    /// Runs the command that the router said would leave out what stopped it.
-    pub(crate) fn obey(&self, ended: &Ended) {
+    /// Runs the command that the router suggested to skip the event that stopped it.
+    pub(crate) fn run_suggested_command(&self, ended: &Ended) {
         let (_, command) = ended.last_line().rsplit_once(": outbox-router ").unwrap();
         let arguments: Vec<_> = command.split(' ').chain(["--yes"]).collect();
         let ran = self.run(&arguments);
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     }
 
-    /// Leaves out everything that is committed by now.
-    pub(crate) async fn leave_all_out(&self, outbox: &Outbox) {
+    /// Moves the position past everything committed so far.
+    pub(crate) async fn advance_past_everything(&self, outbox: &Outbox) {
         let rows = outbox.query("SELECT pg_current_wal_flush_lsn()::text").await;
         let ran = self.run(&["slot", "advance", "--yes", "--to", rows[0].get(0)]);
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     }
 
-    /// The file.
+    /// The text of the file.
     pub(crate) fn text(&self) -> String {
         self.values.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
     }

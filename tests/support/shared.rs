@@ -1,4 +1,4 @@
-//! The servers that all tests share, brought up by `scripts/test` before the tests.
+//! The servers that all tests share. `scripts/test` starts them.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,13 +15,13 @@ pub(crate) fn postgres() -> &'static str {
     &URL
 }
 
-/// The shared broker, host and port.
+/// Host and port of the shared broker.
 pub(crate) fn kafka() -> &'static str {
     static ADDRESS: LazyLock<String> = LazyLock::new(|| variable("TEST_KAFKA"));
     &ADDRESS
 }
 
-/// What `scripts/services env` exports.
+/// A variable that `scripts/services env` exports.
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
@@ -31,7 +31,7 @@ pub(crate) fn variable(name: &str) -> String {
     })
 }
 
-/// A name that no other test has, nor had in an earlier run on the same servers.
+/// A name that no other test has or had in an earlier run on the same servers.
 pub(crate) fn unique() -> String {
     static RUN: LazyLock<u32> = LazyLock::new(rand::random);
     static NEXT: AtomicU32 = AtomicU32::new(0);

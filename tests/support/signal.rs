@@ -1,4 +1,4 @@
-//! Signals to processes that a test owns.
+//! Signals to processes of a test.
 
 use std::process::Command;
 
@@ -13,12 +13,12 @@ pub(crate) enum Signal {
     User1,
     User2,
     Kill,
-    /// Frozen until [`Signal::Continue`].
+    /// Freezes the process until [`Signal::Continue`].
     Stop,
     Continue,
 }
 
-/// Sends one; whether the process was there to take it.
+/// Sends a signal, and returns whether the process existed.
 pub(crate) fn send(signal: Signal, pid: u32) -> bool {
     let name = match signal {
         Signal::Interrupt => "INT",

@@ -1,4 +1,4 @@
-//! A table that another session has locked, as a migration of the schema might.
+//! A session that locks a table, as a schema migration might.
 
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -11,7 +11,7 @@ use super::settings::Settings;
 pub(crate) struct TableLock {
     client: Client,
     pid: i32,
-    /// With its schema.
+    /// Name with schema.
     table: &'static str,
 }
 
@@ -32,7 +32,7 @@ impl TableLock {
         self.client.batch_execute("COMMIT").await.unwrap();
     }
 
-    /// Whether a text names the table and who has locked it.
+    /// Whether a text names the table and the session that has locked it.
     pub(crate) fn is_named_in(&self, text: &str) -> bool {
         let (table, process) = (format!("table {}", self.table), format!("server process {}", self.pid));
         [&table, &process, "application_name schema migration", "role postgres"]
@@ -40,19 +40,19 @@ impl TableLock {
             .all(|part| text.contains(part))
     }
 
-    /// Waits until a line of the log names them. Returns it.
+    /// Waits for a log line that names both, and returns it.
     pub(crate) async fn is_logged_by(&self, router: &mut Router) -> String {
-        eventually("a line of the log names them", async || {
+        eventually("a log line names the table and the locking session", async || {
             router.assert_running();
             router.log().lines().find(|line| self.is_named_in(line)).map(str::to_owned)
         })
         .await
     }
 
-    /// Waits until state, readiness, log and `status` name them. Returns the reason.
+    /// Waits until `/status`, `/readyz`, the log and `outbox-router status` name both. Returns the reason.
     pub(crate) async fn is_shown_by(&self, settings: &Settings, router: &mut Router) -> String {
         let reason = router
-            .shows("the reason names the table and who has locked it", |status| {
+            .shows("the reason names the table and the locking session", |status| {
                 let reason = status["reason"].as_str()?;
                 self.is_named_in(reason).then(|| reason.to_owned())
             })

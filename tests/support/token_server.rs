@@ -1,4 +1,4 @@
-//! A server of OpenID Connect tokens, of a test's own: OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
+//! A server for OpenID Connect tokens, with OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,30 +12,30 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::certificates::Identity;
 
-/// The only client that is given a token.
+/// The only client that gets a token.
 pub(crate) const CLIENT: &str = "router-client";
 pub(crate) const CLIENT_SECRET: &str = "clientsesame-5b20";
 
-/// What it answers from now on.
+/// The answer to each request.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    /// A token for this principal, good for so many seconds; 401 for who is not the client.
+    /// A token for this principal that is valid for this many seconds. Other clients get a 401.
     Token { principal: &'static str, seconds: u64 },
-    /// This status and this body.
+    /// This HTTP status and body.
     Other(u16, &'static str),
 }
 
-/// Ends with the test's process.
+/// A token server. Ends with the test's process.
 pub(crate) struct TokenServer {
     scheme: &'static str,
     address: SocketAddr,
     answer: Arc<Mutex<Answer>>,
-    /// What it was asked, as method, path and body, and the tokens that it gave.
+    /// Each request as method, path and body, and each issued token.
     pub(crate) log: Arc<Mutex<Vec<String>>>,
 }
 
 impl TokenServer {
-    /// One for `http://`, or with an identity for `https://localhost`.
+    /// Starts a server for `http://` or, with an identity, for `https://localhost`.
     pub(crate) fn start(identity: Option<&Identity>, answer: Answer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = TokenServer {
@@ -64,7 +64,7 @@ impl TokenServer {
         *self.answer.lock().unwrap() = answer;
     }
 
-    /// How often it was asked.
+    /// The number of requests.
     pub(crate) fn asked(&self) -> usize {
         self.log.lock().unwrap().iter().filter(|line| line.starts_with("POST ")).count()
     }
@@ -79,7 +79,7 @@ fn tls(identity: &Identity) -> ServerConfig {
     builder.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap()
 }
 
-/// A client that does not trust the server ends the handshake; that is its affair.
+/// Serves one connection. Errors are ignored, because a client that does not trust the server ends the handshake.
 fn converse(
     stream: TcpStream,
     tls: Option<Arc<ServerConfig>>,
@@ -101,7 +101,7 @@ fn serve(
     log: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let (mut request, mut authorized, mut length) = (String::new(), false, 0);
-    let wanted = format!("Basic {}", STANDARD.encode(format!("{CLIENT}:{CLIENT_SECRET}")));
+    let expected = format!("Basic {}", STANDARD.encode(format!("{CLIENT}:{CLIENT_SECRET}")));
     {
         let mut reader = BufReader::new(&mut stream);
         reader.read_line(&mut request)?;
@@ -110,7 +110,7 @@ fn serve(
             reader.read_line(&mut line)?;
             let Some((name, value)) = line.trim_end().split_once(": ") else { break };
             match name.to_ascii_lowercase().as_str() {
-                "authorization" => authorized = value == wanted,
+                "authorization" => authorized = value == expected,
                 "content-length" => length = value.parse().unwrap(),
                 _ => {}
             }
@@ -143,7 +143,7 @@ fn serve(
     stream.flush()
 }
 
-/// A JSON Web Token that nobody signed, which Kafka's validator for tests takes.
+/// An unsigned JSON Web Token, which Kafka's validator for tests accepts.
 fn token(principal: &str, seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let claims = format!("{{\"sub\": \"{principal}\", \"iat\": {now}, \"exp\": {}}}", now + seconds);

@@ -1,4 +1,4 @@
-//! Applications at work: transactions of several rows, of which some roll back, in part or as a whole.
+//! Applications that write transactions of several rows. Some roll back, in part or as a whole.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use tokio_postgres::{Client, Transaction};
 
 use super::outbox::{Outbox, connect};
 
-/// Every event takes the next version of its aggregate, under a lock of the aggregate's row that is held until the
-/// commit: so versions are in commit order, and what is rolled back leaves no gap.
+/// Every event takes the next version of its aggregate, and locks the aggregate's row until the commit. So versions are in commit
+/// order, and a rollback leaves no gap.
 const AGGREGATES: &str = "CREATE TABLE aggregate (id text PRIMARY KEY, type text NOT NULL, version int NOT NULL DEFAULT 0); \
      INSERT INTO aggregate (id, type) SELECT 'aggregate-' || n, (ARRAY['order', 'customer', 'invoice'])[n % 3 + 1] \
      FROM generate_series(0, 19) n";
 
-/// How often an application has a pause after a transaction: by turns there is a backlog and none, and the machine is left
-/// to the other tests for a while.
-const PAUSE_EVERY: f64 = 1.0 / 20.0;
+/// How often an application pauses after a transaction, so that there is a backlog only at times, and other tests get processor
+/// time.
+const PAUSE_PROBABILITY: f64 = 1.0 / 20.0;
 
 /// In milliseconds.
 const PAUSE: RangeInclusive<u64> = 20..=200;
 
-/// Writers that go on until they are told to stop.
+/// Writers that run until [`Writers::finish`].
 pub(crate) struct Writers {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What is done to a transaction in the end.
+/// How a transaction ends.
 const ROLLED_BACK: &str = "rolled back";
 const COMMITTED: &str = "committed";
 
 impl Writers {
-    /// Sets this many to work. A writer whose connection ends makes a new one, for ever.
+    /// Starts this many writers. A writer whose connection ends reconnects.
     pub(crate) async fn start(outbox: &Outbox, count: usize, random: &mut StdRng) -> Self {
         outbox.execute(AGGREGATES).await;
         let stop = Arc::new(AtomicBool::new(false));
@@ -48,11 +48,11 @@ impl Writers {
             tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(mut client) = connect(&url).await {
-                        // the table says what was committed, whatever the writer got to know of it
+                        // the tests compare with the table, so the writer need not know what was committed
                         while !stop.load(Ordering::Relaxed)
                             && transaction(&mut client, number, &mut random).await.is_ok()
                         {
-                            if random.random_bool(PAUSE_EVERY) {
+                            if random.random_bool(PAUSE_PROBABILITY) {
                                 sleep(Duration::from_millis(random.random_range(PAUSE))).await;
                             }
                         }
@@ -65,7 +65,7 @@ impl Writers {
         Writers { stop, tasks }
     }
 
-    /// Lets them finish their transactions.
+    /// Stops the writers after their current transactions.
     pub(crate) async fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -81,7 +81,7 @@ async fn transaction(
 ) -> Result<(), tokio_postgres::Error> {
     let fate = if random.random_bool(0.2) { ROLLED_BACK } else { COMMITTED };
     let mut transaction = client.transaction().await?;
-    // in the order of their numbers, so that no two writers wait for each other
+    // sorted, so that writers do not deadlock
     let mut aggregates: Vec<u32> =
         (0..random.random_range(1..5)).map(|_| random.random_range(0..20)).collect();
     aggregates.sort_unstable();
@@ -115,7 +115,7 @@ async fn event(
     let headers =
         serde_json::json!({ "traceparent": format!("00-{writer:032x}"), "n": writer, "none": null })
             .to_string();
-    // one statement, as one round trip: the version is taken and told in the same transaction
+    // one statement, to take the version and insert the event in one round trip
     let sql = "WITH a AS (UPDATE aggregate SET version = version + 1 WHERE id = 'aggregate-' || $1::text RETURNING *) \
                INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
                SELECT type, id, 'changed', $2::text::jsonb || jsonb_build_object('n', version), $3::text::jsonb FROM a";

@@ -1,4 +1,4 @@
-//! Another router of the same name, which has to stop: the one that delivers must not notice it.
+//! A second router uses the name of one that delivers. It has to stop, and must not disturb the first one.
 
 use super::settings;
 use crate::invariants::feedback_never_starves::PG_HBA;
@@ -11,12 +11,12 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// What a router logs each time a session begins.
+/// The log line at the start of each session.
 const SESSION: &str = "connected; events flow";
 
-/// Starts the other router several times while the one of `outbox` delivers. It is refused with these words each time, and the
-/// session of the first goes on.
-async fn refused_unnoticed(outbox: &Outbox, kafka: &Kafka, others: &[Settings], words: &[&str]) {
+/// Starts other routers while the one of `outbox` delivers. Asserts that each is refused with these words, and that the session
+/// of the first one continues.
+async fn others_are_refused(outbox: &Outbox, kafka: &Kafka, others: &[Settings], words: &[&str]) {
     let router = Router::active(&settings(outbox, kafka)).await;
     let writers = Writers::start(outbox, 4, &mut seed::random()).await;
     let mut seen = 0;
@@ -24,7 +24,7 @@ async fn refused_unnoticed(outbox: &Outbox, kafka: &Kafka, others: &[Settings], 
         kafka.holds(&outbox.name, seen + 100).await;
         let refused = Router::start(other).exits(3).await;
         refused.says(words);
-        // neither altered nor missing is anything in the other database
+        // the refusal must not blame the other router's database
         for wrong in ["the publication", "SELECT "] {
             assert!(!refused.last_line().contains(wrong), "{}", refused.last_line());
         }
@@ -39,23 +39,24 @@ async fn refused_unnoticed(outbox: &Outbox, kafka: &Kafka, others: &[Settings], 
     same(outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
-/// Two clusters have the same names and one Kafka. The other router may deliver in the other mode, too.
+/// Two clusters with the same names use one Kafka. The other router may use either mode.
 #[tokio::test]
 async fn exactly_once_a_router_of_another_cluster_is_refused_before_it_fences_the_one_that_delivers() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let other = outbox.twin(&server.url()).await;
     let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
-    refused_unnoticed(&outbox, &kafka, &others, &["another database cluster", "two routers share one name"])
+    others_are_refused(&outbox, &kafka, &others, &["another database cluster", "two routers share one name"])
         .await;
 }
 
-/// Two slots of one cluster, and one `name`.
+/// Two slots of one cluster use one `name`.
 #[tokio::test]
 async fn exactly_once_a_router_of_another_slot_is_refused_before_it_fences_the_one_that_delivers() {
     let (outbox, other, kafka) = (Outbox::new().await, Outbox::new().await, Kafka::shared());
     let name = format!("{0}.{0}", outbox.name);
     let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
     let others = others.map(|settings| settings.set("name", name.as_str()));
-    refused_unnoticed(&outbox, &kafka, &others, &["belongs to the slot", "two routers share one name"]).await;
+    others_are_refused(&outbox, &kafka, &others, &["belongs to the slot", "two routers share one name"])
+        .await;
 }

@@ -1,4 +1,4 @@
-//! From one mode to the other on a live slot.
+//! The delivery mode of an existing slot is changed.
 
 use rand::Rng;
 
@@ -11,7 +11,7 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// In good order nothing comes twice, whichever way.
+/// If routers stop in order, no change repeats an event.
 #[tokio::test]
 async fn exactly_once_after_at_least_once_and_back_repeats_nothing_between_orderly_stops() {
     let mut random = seed::random();
@@ -32,7 +32,7 @@ async fn exactly_once_after_at_least_once_and_back_repeats_nothing_between_order
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
-/// Killed, only what was delivered at least once comes again, and a transaction that was left open holds nobody up.
+/// If routers are killed, only those in at-least-once repeat events, and a transaction that was left open blocks nobody.
 #[tokio::test]
 async fn exactly_once_after_at_least_once_and_back_loses_nothing_when_killed() {
     const ROUNDS: usize = 6;

@@ -1,8 +1,10 @@
-//! Every aggregate is delivered by one shard, in order, whatever runs where and whatever is killed.
+//! Exactly one shard delivers each aggregate, in order, however shards are spread over processes and whichever are killed.
 
 use outbox_router::shards::{Ids, Shard};
 
-use super::{MODES, all_confirmed, done, has_row_filters, outbox, place, refused, settings, slots};
+use super::{
+    MODES, all_confirmed, has_row_filters, outbox, outbox_and_kafka, refused, settings, slots, succeeded,
+};
 use crate::faults::sigkill::KILLS;
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
@@ -11,7 +13,7 @@ use crate::support::seed;
 use crate::support::writers::Writers;
 use rand::Rng;
 
-/// By texts, UUIDs and integers of all kinds, as Postgres prints them.
+/// For texts, UUIDs and integers of all sizes, as Postgres prints them.
 #[tokio::test]
 async fn shards_hash_as_postgres_does() {
     let outbox = outbox().await;
@@ -38,7 +40,7 @@ async fn shards_hash_as_postgres_does() {
             }
         }
     }
-    // narrower integers, by the same function
+    // narrower integers have the same hash
     let same = "SELECT count(*) FROM generate_series(-32768, 32767) i WHERE hashint2(i::int2) <> hashint8(i) OR hashint4(i) <> hashint8(i)";
     assert_eq!(outbox.query(same).await[0].get::<_, i64>(0), 0);
 }
@@ -47,11 +49,11 @@ async fn shards_hash_as_postgres_does() {
 async fn shards_deliver_every_event_once_and_in_order() {
     for mode in MODES {
         let mut random = seed::random();
-        let Some((outbox, kafka)) = place().await else { return };
+        let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
         let settings = settings(&outbox, &kafka, mode, 3);
-        done(settings.run(&["init"]), &["_0_of_3", "_2_of_3"]);
+        succeeded(settings.run(&["init"]), &["_0_of_3", "_2_of_3"]);
         assert_eq!(slots(&outbox).await, ["_0_of_3", "_1_of_3", "_2_of_3"]);
-        done(settings.run(&["init"]), &["Nothing had to be changed"]);
+        succeeded(settings.run(&["init"]), &["Nothing had to be changed"]);
         let mut router = Router::active(&settings).await;
         let writers = Writers::start(&outbox, 4, &mut random).await;
         kafka.holds(&outbox.name, 500).await;
@@ -59,7 +61,7 @@ async fn shards_deliver_every_event_once_and_in_order() {
         all_confirmed(&outbox).await;
         let count = kafka.count(&outbox.name).await.unwrap() as u64;
         let status = router
-            .shows("all is counted", |status| {
+            .shows("all events are counted", |status| {
                 (mode == MODES[1] || status["totals"]["events"] == count).then(|| status.clone())
             })
             .await;
@@ -73,7 +75,7 @@ async fn shards_deliver_every_event_once_and_in_order() {
             })
             .collect();
         assert_eq!(each.iter().sum::<u64>(), status["totals"]["events"].as_u64().unwrap());
-        assert!(each.iter().all(|events| *events > 0), "one has nothing of twenty aggregates: {each:?}");
+        assert!(each.iter().all(|events| *events > 0), "one shard has none of twenty aggregates: {each:?}");
         let (_, metrics) = router.get("/metrics").unwrap();
         for number in 0..3 {
             let line = format!("outbox_router_state{{shard=\"{number}\",state=\"active\"}} 1");
@@ -85,14 +87,14 @@ async fn shards_deliver_every_event_once_and_in_order() {
     }
 }
 
-/// Two processes, one of which has a standby; any of the three is killed.
+/// Three processes: one for the first shard, and two for the second, of which one is a standby. A random one is killed each time.
 #[tokio::test]
 async fn shards_in_several_processes_under_sigkill_lose_nothing() {
     for mode in MODES {
         let mut random = seed::random();
-        let Some((outbox, kafka)) = place().await else { return };
+        let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
         let settings = settings(&outbox, &kafka, mode, 2).set("postgres.wal_sender_timeout", "4s");
-        done(settings.run(&["init"]), &[]);
+        succeeded(settings.run(&["init"]), &[]);
         let start = |number: &str| Router::with_arguments(&settings, &["--shard", number]);
         let mut routers = vec![start("0"), start("1"), start("1")];
         for router in &mut routers {
@@ -117,16 +119,16 @@ async fn shards_in_several_processes_under_sigkill_lose_nothing() {
     }
 }
 
-/// Messages reach every slot: each is sent by one shard, by the same hash as rows.
+/// Every slot receives every message. One shard sends it, chosen by the same hash as for rows.
 #[tokio::test]
 async fn shards_send_each_message_once_and_in_order_with_the_rows_of_its_aggregate() {
     for mode in MODES {
-        let Some((outbox, kafka)) = place().await else { return };
+        let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
         let settings = settings(&outbox, &kafka, mode, 3).set("outbox.message_prefix", "outbox");
-        done(settings.run(&["init"]), &[]);
+        succeeded(settings.run(&["init"]), &[]);
         let router = Router::active(&settings).await;
-        let ran = settings.run_beside(&["slot", "bookmark", "before"]).await;
-        done(ran, &[]);
+        let ran = settings.run_async(&["slot", "bookmark", "before"]).await;
+        succeeded(ran, &[]);
         for n in 1..=20 {
             for aggregate in ["a", "b", "c", "d", "e", "ä"] {
                 if n % 2 == 0 {
@@ -146,10 +148,10 @@ async fn shards_send_each_message_once_and_in_order_with_the_rows_of_its_aggrega
         let records = kafka.committed(&outbox.name).await.unwrap();
         assert_eq!(records.len(), 120);
         crate::support::comparison::in_order(&records, Repeats::Never);
-        // what going back would send again is counted in the same way
+        // a reset counts the events of its shard by the same hash
         let counted = ["0", "1", "2"].map(|shard| {
             let ran = settings.run(&["slot", "reset", "--to", "before", "--dry-run", "--shard", shard]);
-            let out = done(ran, &[]).out;
+            let out = succeeded(ran, &[]).out;
             let before = out.split(" event").next().unwrap().rsplit(' ').next().unwrap();
             if before == "no" { 0 } else { before.parse::<u32>().unwrap_or_else(|_| panic!("{out}")) }
         });
@@ -157,9 +159,9 @@ async fn shards_send_each_message_once_and_in_order_with_the_rows_of_its_aggrega
     }
 }
 
-/// Of UUIDs and integers there are filters too; of other types there are none.
+/// Shards work for UUIDs and integers too, and are refused for other types.
 #[tokio::test]
-async fn shards_of_other_types_of_ids() {
+async fn shards_of_uuids_and_integers_work_and_other_types_are_refused() {
     let kafka = Kafka::shared();
     for (sql_type, id) in [
         ("uuid", "md5(i::text)::uuid"),
@@ -175,8 +177,8 @@ async fn shards_of_other_types_of_ids() {
             crate::support::outbox::TABLE.replace("aggregate_id text", &format!("aggregate_id {sql_type}"));
         outbox.execute(&table).await;
         let settings = settings(&outbox, &kafka, MODES[0], 2);
-        done(settings.run(&["init"]), &[]);
-        done(settings.run(&["init"]), &["Nothing had to be changed"]);
+        succeeded(settings.run(&["init"]), &[]);
+        succeeded(settings.run(&["init"]), &["Nothing had to be changed"]);
         let router = Router::active(&settings).await;
         outbox
             .execute(&format!(

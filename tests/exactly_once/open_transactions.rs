@@ -1,4 +1,4 @@
-//! A session that ends leaves no transaction open: what others write behind one is shown only when it has timed out.
+//! A session that ends leaves no transaction open. Consumers would see later records only after it has timed out.
 
 use super::settings;
 use crate::support::eventually::eventually;
@@ -9,7 +9,7 @@ use crate::support::seed;
 use crate::support::writers::Writers;
 
 #[tokio::test]
-async fn exactly_once_a_router_that_has_to_stop_leaves_no_transaction_open() {
+async fn exactly_once_a_router_that_stops_on_an_error_leaves_no_transaction_open() {
     let mut random = seed::random();
     for _ in 0..4 {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -18,9 +18,9 @@ async fn exactly_once_a_router_that_has_to_stop_leaves_no_transaction_open() {
         kafka.holds(&outbox.name, 200).await;
         outbox.execute("DROP PUBLICATION outbox_router").await;
         router.exits(3).await;
-        // the markers of a transaction that was ended are written in a moment; a timeout takes a minute
+        // an aborted transaction gets its markers at once, while a timeout takes a minute
         eventually("no transaction is open", async || {
-            kafka.are_ended(&outbox.name).await.ok()?.then_some(())
+            kafka.has_no_open_transaction(&outbox.name).await.ok()?.then_some(())
         })
         .await;
         writers.finish().await;

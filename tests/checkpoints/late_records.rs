@@ -1,24 +1,24 @@
-//! Records of a router that stood still and writes what is true no more, as it goes on.
+//! A router that was frozen writes an outdated checkpoint when it continues.
 
 use serde_json::{Value, json};
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// What a start looks through before it reads the topic as a whole.
-const STRETCH: usize = 1_000;
+/// Number of records that a starting router reads from the end of the topic before it reads the whole topic.
+const TAIL: usize = 1_000;
 
-/// A router with a topic of its own, which has delivered three events; and what it wrote first.
+/// Settings of a router with a positions topic of its own that has delivered three events, the topic, and its first checkpoint.
 async fn delivered(outbox: &Outbox, kafka: &Kafka) -> (Settings, String, Value) {
     let topic = format!("positions-{}", outbox.name);
     let settings = Settings::new(outbox, kafka)
         .set("name", outbox.name.as_str())
         .set("delivery.positions_topic", topic.as_str());
     let router = Router::active(&settings).await;
-    let ran = settings.run(&["slot", "bookmark", "before"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    succeeded(settings.run(&["slot", "bookmark", "before"]), &[]);
     outbox.insert_numbers("order", "a", 1..4).await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -26,7 +26,7 @@ async fn delivered(outbox: &Outbox, kafka: &Kafka) -> (Settings, String, Value) 
     (settings, topic, first)
 }
 
-/// It starts, and has sent these in all when two more are written.
+/// Starts the router, inserts two more events, and asserts that these were sent in all.
 async fn starts_and_sends(outbox: &Outbox, kafka: &Kafka, settings: &Settings, expected: &[u64]) {
     let router = Router::active(settings).await;
     outbox.insert_numbers("order", "a", 4..6).await;
@@ -37,9 +37,9 @@ async fn starts_and_sends(outbox: &Outbox, kafka: &Kafka, settings: &Settings, e
     assert_eq!(numbers, expected);
 }
 
-/// It had read what the other one read, and stood still before it wrote that it begins.
+/// The router was frozen after it had read the checkpoint and before it wrote its first one. Meanwhile another router started.
 #[tokio::test]
-async fn positions_of_a_beginning_that_comes_late_do_not_count() {
+async fn checkpoints_of_a_session_that_starts_late_do_not_count() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (settings, topic, first) = delivered(&outbox, &kafka).await;
     kafka.write(&topic, &outbox.name, Some(&first.to_string())).await;
@@ -48,26 +48,25 @@ async fn positions_of_a_beginning_that_comes_late_do_not_count() {
 }
 
 #[tokio::test]
-async fn positions_of_a_beginning_that_comes_after_a_reset_do_not_count() {
+async fn checkpoints_written_late_after_a_reset_do_not_count() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (settings, topic, _) = delivered(&outbox, &kafka).await;
     let records = kafka.records(&topic).await;
     let mut late: Value = serde_json::from_str(records.last().unwrap().text()).unwrap();
     late["epoch"] = json!(late["epoch"].as_u64().unwrap() + 1);
-    let ran = settings.run(&["slot", "reset", "--to", "before", "--yes"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    succeeded(settings.run(&["slot", "reset", "--to", "before", "--yes"]), &[]);
     kafka.write(&topic, &outbox.name, Some(&late.to_string())).await;
     starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;
 }
 
-/// A start need not read all that other routers have written, but for this.
+/// Normally a start need not read all records of other routers.
 #[tokio::test]
-async fn positions_are_found_far_before_a_late_one() {
+async fn checkpoints_are_found_far_before_a_late_one() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (settings, topic, mut late) = delivered(&outbox, &kafka).await;
     late["epoch"] = json!(late["epoch"].as_u64().unwrap() - 1);
-    kafka.write_times(&topic, "another", &late.to_string(), STRETCH).await;
+    kafka.write_times(&topic, "another", &late.to_string(), TAIL).await;
     kafka.write(&topic, &outbox.name, Some(&late.to_string())).await;
     starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;

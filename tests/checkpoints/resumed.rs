@@ -1,4 +1,4 @@
-//! What was acknowledged is not sent again, whoever crashed.
+//! Acknowledged events are not sent again, whether the router or Postgres crashed.
 
 use crate::invariants::feedback_never_starves::PG_HBA;
 use crate::support::comparison::{Repeats, same};
@@ -11,9 +11,9 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::Signal;
 
-/// Postgres saves a slot at checkpoints only. Without the topic all of it would come again.
-/// Kills router and Postgres after what `write` has written was confirmed, so that the slot is older than that when they are back.
-/// Returns how often it took: Postgres may have saved the slot just then.
+/// Kills router and Postgres after everything written by `write` was confirmed, so that the slot returns with an older position.
+/// Postgres saves slots only at its checkpoints, so without the router's checkpoints everything would be sent again. Returns the
+/// number of attempts, because Postgres may have saved the slot just then.
 async fn crash(
     server: &PrivatePostgres,
     outbox: &Outbox,
@@ -36,7 +36,7 @@ async fn crash(
 }
 
 #[tokio::test]
-async fn positions_survive_a_crash_of_postgres_and_a_kill_of_the_router() {
+async fn checkpoints_survive_a_crash_of_postgres_and_a_kill_of_the_router() {
     let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
@@ -51,9 +51,9 @@ async fn positions_survive_a_crash_of_postgres_and_a_kill_of_the_router() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// What comes again at the beginning of the stream was delivered, and is not judged by what is configured since.
+/// The stream repeats changes before the checkpoint. They were delivered, so the router must not apply newer settings to them.
 #[tokio::test]
-async fn positions_behind_what_can_no_longer_be_read_are_gone_on_from() {
+async fn checkpoints_skip_changes_that_newer_settings_would_refuse() {
     let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     outbox.execute("ALTER PUBLICATION outbox_router SET (publish = 'insert, update')").await;
@@ -80,7 +80,7 @@ async fn positions_behind_what_can_no_longer_be_read_are_gone_on_from() {
 }
 
 #[tokio::test]
-async fn positions_lie_within_a_transaction_too() {
+async fn checkpoints_may_be_inside_a_transaction() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = outbox.topic("order");
     kafka.create_topic(&topic, 1, &[]).await;
@@ -103,9 +103,9 @@ async fn positions_lie_within_a_transaction_too() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// Nothing is confirmed to Postgres that is not durable in the topic; events flow all the same.
+/// The router confirms nothing to Postgres before the checkpoint is durable, but still delivers events.
 #[tokio::test]
-async fn positions_that_cannot_be_written_hold_the_slot_and_not_the_events() {
+async fn checkpoints_that_cannot_be_written_hold_back_the_slot_but_not_events() {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     mock.create_topic(&outbox.topic("order"), 1, 1);
     mock.cluster.partition_leader("outbox-router.positions", 0, Some(2)).unwrap();
@@ -120,7 +120,7 @@ async fn positions_that_cannot_be_written_hold_the_slot_and_not_the_events() {
     kafka.holds_in(&outbox.topic("order"), 1, 2).await;
     outbox.watched().await;
     let now = outbox.confirmed().await;
-    // an idle position from before may still have been written
+    // an earlier idle checkpoint may still have been written
     assert!(now >= confirmed && now <= event, "confirmed up to {now}, past {event}");
     mock.up(2);
     outbox.all_confirmed().await;
@@ -128,9 +128,8 @@ async fn positions_that_cannot_be_written_hold_the_slot_and_not_the_events() {
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// A topic that somebody deletes is made again.
 #[tokio::test]
-async fn positions_are_written_again_after_their_topic_was_deleted() {
+async fn checkpoints_are_written_again_after_their_topic_was_deleted() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = format!("{}_positions", outbox.name);
     let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", topic.as_str());
@@ -147,9 +146,9 @@ async fn positions_are_written_again_after_their_topic_was_deleted() {
     assert!(kafka.count(&topic).await.unwrap() > 0);
 }
 
-/// Whatever else lies under the router's name, it starts only when a person has said so.
+/// If the router's key has an unreadable record, the router starts only after a user has deleted it.
 #[tokio::test]
-async fn positions_that_cannot_be_read_stop_the_router_until_they_are_taken_away() {
+async fn checkpoints_that_cannot_be_read_stop_the_router_until_they_are_deleted() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = format!("{}_positions", outbox.name);
     let settings = Settings::new(&outbox, &kafka)
@@ -168,16 +167,16 @@ async fn positions_that_cannot_be_read_stop_the_router_until_they_are_taken_away
     assert_eq!(kafka.count(&outbox.topic("order")).await, Ok(1));
 }
 
-/// Two routers take turns: each goes on where the other was, and none takes the other for an intruder.
+/// Two routers alternate. Each resumes where the other one stopped, and neither reports the other's checkpoints as a conflict.
 #[tokio::test]
-async fn positions_are_handed_from_router_to_router() {
+async fn checkpoints_are_taken_over_by_the_other_router() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let mut first = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..11).await;
     outbox.all_confirmed().await;
     let mut second = Router::active(&settings).await;
-    second.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+    second.shows("it is a standby", |status| (status["state"] == "waiting").then_some(())).await;
     for turn in 1..4 {
         let pid = outbox.active_pid().await;
         first.signal(Signal::Stop);
@@ -186,10 +185,11 @@ async fn positions_are_handed_from_router_to_router() {
         outbox.insert_numbers("order", "a", turn * 10 + 1..turn * 10 + 11).await;
         outbox.all_confirmed().await;
         first.signal(Signal::Continue);
-        first.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+        first.shows("it is a standby", |status| (status["state"] == "waiting").then_some(())).await;
         std::mem::swap(&mut first, &mut second);
     }
-    eventually("all is there", async || (kafka.count(&outbox.name).await == Ok(40)).then_some(())).await;
+    eventually("all events are there", async || (kafka.count(&outbox.name).await == Ok(40)).then_some(()))
+        .await;
     drop((first, second));
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

@@ -1,6 +1,6 @@
-//! From the stream to bulk reads and back, again and again: no gap, no event twice, no key out of order.
+//! The router switches between the stream and bulk reads, many times: it loses no event, repeats none and reorders none.
 
-use super::{MODES, PG_HBA, backlog, counted, delivered_once, settings, slow, streams, took_bulk_reads};
+use super::{MODES, PG_HBA, backlog, counter, delivered_once, is_streaming, settings, slow, took_bulk_reads};
 use crate::faults::broker_stopped::broker_killed_at_random_points;
 use crate::faults::sigkill::{KILLS, killed_at_random_points};
 use crate::support::comparison::{Repeats, same};
@@ -12,7 +12,7 @@ use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 
 #[tokio::test]
-async fn bulk_reads_take_a_backlog_and_the_stream_what_comes_after() {
+async fn bulk_reads_deliver_a_backlog_and_the_stream_later_events() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -20,34 +20,34 @@ async fn bulk_reads_take_a_backlog_and_the_stream_what_comes_after() {
         let mut router = Router::active(&settings(&outbox, &kafka, mode, "1MiB")).await;
         outbox.all_confirmed().await;
         took_bulk_reads(&mut router, 2).await;
-        streams(&mut router).await;
-        let bites = counted(&router, "bites_total");
-        // live again, and not a bulk read more
+        is_streaming(&mut router).await;
+        let bulk_reads = counter(&router, "bites_total");
+        // the stream delivers these
         backlog(&outbox, 1).await;
         kafka.holds(&outbox.name, 30_010).await;
         outbox.all_confirmed().await;
-        assert_eq!(counted(&router, "bites_total"), bites);
-        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
+        assert_eq!(counter(&router, "bites_total"), bulk_reads);
+        assert_eq!(counter(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
         router.stop().await;
         delivered_once(&outbox, &kafka).await;
     }
 }
 
-/// A burst takes two seconds and more, and the router looks every second how far it is behind.
+/// To deliver one burst takes more than two seconds, and the router checks its lag every second.
 #[tokio::test]
-async fn bulk_reads_and_stream_in_turns_as_applications_write() {
+async fn bulk_reads_and_stream_alternate_while_applications_write() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let mut router = Router::active(&slow(settings(&outbox, &kafka, mode, "1"))).await;
         for _ in 0..4 {
-            let taken = counted(&router, "bites_total").unwrap();
+            let before = counter(&router, "bites_total").unwrap();
             backlog(&outbox, 200).await;
-            took_bulk_reads(&mut router, taken + 1).await;
-            streams(&mut router).await;
+            took_bulk_reads(&mut router, before + 1).await;
+            is_streaming(&mut router).await;
         }
         outbox.all_confirmed().await;
-        assert_eq!(counted(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
+        assert_eq!(counter(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
         router.stop().await;
         delivered_once(&outbox, &kafka).await;
     }
@@ -64,16 +64,17 @@ async fn bulk_reads_and_sigkill_at_random_points_lose_nothing() {
 }
 
 #[tokio::test]
-async fn bulk_reads_and_a_broker_that_is_killed_again_and_again_show_no_event_twice() {
+async fn bulk_reads_and_a_broker_killed_at_random_points_repeat_no_event() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &settings(&outbox, &kafka, MODES[1], "1"), 3).await;
     delivered_once(&outbox, &kafka).await;
 }
 
-/// Both begin in one session and end in the next: what is remembered is the same for both.
+/// A transaction that one session has begun to deliver is finished by the next, in the other way. The checkpoint is the same for
+/// both.
 #[tokio::test]
-async fn bulk_reads_begin_where_a_stream_has_stopped_and_the_other_way_round() {
+async fn bulk_reads_resume_where_a_stream_has_stopped_and_vice_versa() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (mut written, mut sent) = (0, 0);
     for lag in ["1", "1GiB", "1", "1GiB"] {

@@ -1,18 +1,19 @@
-//! A partition that cannot be added to the transaction, where librdkafka only warns, or says nothing, and waits.
+//! A partition cannot be added to the transaction. librdkafka at most logs a warning, and waits.
 
 use std::time::Duration;
 
 use super::settings;
-use crate::faults::authorization::{acl, may_remember, settings as authorized};
+use crate::faults::authorization::{acl, grant_checkpoints, settings as authorized};
 use crate::support::eventually::eventually;
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::Signal;
 
-/// Far more than a test waits: whoever waits for the end of a transaction does so in vain.
+/// No transaction times out during a test, so a router that waited for that would never continue.
 fn patient(settings: Settings) -> Settings {
     settings.set("kafka.'transaction.timeout.ms'", 600_000).set("delivery.mode", "exactly-once")
 }
@@ -21,37 +22,39 @@ async fn numbers(outbox: &Outbox, kafka: &Kafka) -> Vec<u64> {
     kafka.committed(&outbox.name).await.unwrap().iter().map(Record::number).collect()
 }
 
-/// The ids begin with the router's name, which begins with the outbox's.
-fn may_use_transactions(broker: &PrivateKafka, outbox: &Outbox) {
+/// Transactional ids begin with the router's name, which begins with the outbox's.
+fn grant_transactions(broker: &PrivateKafka, outbox: &Outbox) {
     let client = broker.client();
-    let ran = kafka_tool(
-        "org.apache.kafka.tools.AclCommand",
-        &[
-            "--bootstrap-server",
-            &client.bootstrap,
-            "--add",
-            "--allow-principal",
-            "User:outbox-router",
-            "--operation",
-            "Write",
-            "--operation",
-            "Describe",
-            "--transactional-id",
-            &outbox.name,
-            "--resource-pattern-type",
-            "prefixed",
-        ],
+    succeeded(
+        kafka_tool(
+            "org.apache.kafka.tools.AclCommand",
+            &[
+                "--bootstrap-server",
+                &client.bootstrap,
+                "--add",
+                "--allow-principal",
+                "User:outbox-router",
+                "--operation",
+                "Write",
+                "--operation",
+                "Describe",
+                "--transactional-id",
+                &outbox.name,
+                "--resource-pattern-type",
+                "prefixed",
+            ],
+        ),
+        &[],
     );
-    assert_eq!(ran.code, 0, "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_once_without_the_right_to_write_waits_for_it_and_names_it() {
+async fn exactly_once_without_write_permission_waits_for_it_and_names_it() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let positions = "outbox-router.positions";
-    may_remember(&broker);
-    may_use_transactions(&broker, &outbox);
+    grant_checkpoints(&broker);
+    grant_transactions(&broker, &outbox);
     acl(&broker, "--add", &["Write", "Describe", "DescribeConfigs", "Create"], &outbox.name, "prefixed");
     let mut router = Router::active(&patient(authorized(&outbox, &broker))).await;
     outbox.insert_numbers("order", "a", 1..4).await;
@@ -64,7 +67,7 @@ async fn exactly_once_without_the_right_to_write_waits_for_it_and_names_it() {
         acl(&broker, "--remove", &["Write"], &topic, pattern);
         outbox.insert_numbers("order", "a", next..next + 3).await;
         router
-            .shows("the router says what it may not do, and to which topic", |status| {
+            .shows("the reason names the topic and the missing privilege", |status| {
                 let reason = status["reason"].as_str()?;
                 (status["state"] == "reconnecting"
                     && reason.contains(&named)
@@ -85,7 +88,7 @@ async fn exactly_once_without_the_right_to_write_waits_for_it_and_names_it() {
 }
 
 #[tokio::test]
-async fn exactly_once_goes_on_in_a_topic_that_was_made_anew_with_fewer_partitions() {
+async fn exactly_once_continues_in_a_topic_recreated_with_fewer_partitions() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = outbox.topic("order");
     kafka.create_topic(&topic, 6, &[]).await;
@@ -96,29 +99,29 @@ async fn exactly_once_goes_on_in_a_topic_that_was_made_anew_with_fewer_partition
     }
     outbox.all_confirmed().await;
     kafka.delete_topic(&topic).await;
-    kafka.make_topic(&topic, 1).await;
+    kafka.ensure_topic(&topic, 1).await;
     for key in &keys {
         outbox.insert_numbers("order", key, 2..3).await;
     }
     outbox.all_confirmed().await;
     router.assert_running();
     router.stop().await;
-    // what was in the topic went with it
+    // the records before the deletion are gone with the topic
     assert_eq!(numbers(&outbox, &kafka).await, [2; 12]);
 }
 
-/// Then the transaction takes nothing more, and its records are never reported.
+/// The transaction then accepts no further records, and Kafka never reports on those it has.
 #[tokio::test]
-async fn exactly_once_a_position_that_its_topic_does_not_take_is_named_and_written_again() {
+async fn exactly_once_a_checkpoint_refused_by_its_topic_is_explained_and_written_again() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let positions = format!("positions-{}", outbox.name);
     let settings = patient(settings(&outbox, &kafka)).set("delivery.positions_topic", positions.as_str());
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..4).await;
     outbox.all_confirmed().await;
-    // enough for the markers of transactions
+    // this limit still fits the markers of transactions
     kafka.alter_topic(&positions, &[("max.message.bytes", "200")]).await;
-    // all at once: a later record would find out that the transaction takes nothing more
+    // in one statement, because a later record would reveal that the transaction accepts no more
     outbox
         .execute(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
@@ -126,7 +129,7 @@ async fn exactly_once_a_position_that_its_topic_does_not_take_is_named_and_writt
         )
         .await;
     router
-        .shows("the state names the topic, what is wrong and what to do", |status| {
+        .shows("the reason names the topic, the error and the remedy", |status| {
             let reason = status["reason"].as_str()?;
             let parts = [positions.as_str(), "MessageSizeTooLarge", "Raise the topic's max.message.bytes"];
             parts.into_iter().all(|part| reason.contains(part)).then_some(())
@@ -143,7 +146,7 @@ async fn exactly_once_a_position_that_its_topic_does_not_take_is_named_and_writt
 }
 
 #[tokio::test]
-async fn exactly_once_goes_on_after_the_brokers_have_lost_their_transactions() {
+async fn exactly_once_continues_after_the_brokers_have_lost_their_transactions() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let mut router = Router::active(&patient(settings(&outbox, &kafka))).await;
@@ -157,16 +160,16 @@ async fn exactly_once_goes_on_after_the_brokers_have_lost_their_transactions() {
     assert_eq!(numbers(&outbox, &kafka).await, (1..7).collect::<Vec<_>>());
 }
 
-/// As after `transactional.id.expiration.ms` without an event, a week.
+/// This happens after a week without an event (`transactional.id.expiration.ms`).
 #[tokio::test]
-async fn exactly_once_goes_on_after_its_transactional_ids_have_expired() {
+async fn exactly_once_continues_after_its_transactional_ids_have_expired() {
     let broker = PrivateKafka::start(&[
         "transactional.id.expiration.ms=1000",
         "transaction.remove.expired.transaction.cleanup.interval.ms=200",
     ])
     .await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    // it commits its position each second where others write to the same server, so it is stopped for a while
+    // while others write to the same server the router commits its position every second, so it is frozen for a while
     let settings = patient(settings(&outbox, &kafka)).set("postgres.wal_sender_timeout", "60s");
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..4).await;
@@ -182,7 +185,7 @@ async fn exactly_once_goes_on_after_its_transactional_ids_have_expired() {
     })
     .await;
     router.signal(Signal::Continue);
-    // alone: a second one would find out that the transaction takes nothing more
+    // one event only, because a second one would reveal that the transaction accepts no more
     outbox.insert_numbers("order", "a", 4..5).await;
     outbox.all_confirmed().await;
     router.assert_running();

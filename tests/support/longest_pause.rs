@@ -1,4 +1,4 @@
-//! How long nothing was acknowledged: a figure to read, which no test is judged by.
+//! The longest time without an acknowledgement: a figure that tests print but do not limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::router::{Router, page};
 
-/// Asks a router under load again and again how many events were acknowledged.
-pub(crate) struct Standstill {
+/// Polls the number of acknowledged events of a router under load.
+pub(crate) struct LongestPause {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
-impl Standstill {
-    pub(crate) fn watch(router: &Router) -> Self {
+impl LongestPause {
+    pub(crate) fn measure(router: &Router) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (port, stopped) = (router.admin_port().unwrap(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -31,11 +31,11 @@ impl Standstill {
             }
             longest
         });
-        Standstill { stop, thread }
+        LongestPause { stop, thread }
     }
 
-    /// The longest time between two acknowledgements.
-    pub(crate) fn longest(self) -> Duration {
+    /// Stops, and returns the longest time between two acknowledgements.
+    pub(crate) fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }

@@ -1,20 +1,20 @@
-//! What is parked, and what is gone back to, in bulk too.
+//! Dead letters and bookmarks during bulk reads.
 
 use super::{MODES, backlog, delivered_once, settings, took_bulk_reads};
 use crate::support::comparison::{REPLAY, Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::place::succeeded;
 use crate::support::router::Router;
 
 #[tokio::test]
-async fn bulk_reads_park_what_cannot_be_sent_and_what_comes_behind_it() {
+async fn bulk_reads_park_unsendable_events_and_the_later_ones_of_the_aggregate() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-        let table = include_str!("../../migrations/V2__dead_letters.sql");
-        outbox.execute(&format!("CREATE SCHEMA IF NOT EXISTS outbox_router; {table}")).await;
+        outbox.create_dead_letters_table().await;
         backlog(&outbox, 500).await;
-        // no topic can be called so
+        // not a valid topic name
         outbox.insert("two words", "poisoned", "{\"n\": 1}").await;
         outbox.insert_numbers("order", "poisoned", 2..5).await;
         backlog(&outbox, 500).await;
@@ -25,10 +25,11 @@ async fn bulk_reads_park_what_cannot_be_sent_and_what_comes_behind_it() {
         let parked: i64 = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await[0].get(0);
         assert_eq!(parked, 4);
         assert_eq!(kafka.committed(&outbox.name).await.unwrap().len(), 10_000);
-        let discarded = settings.run(&["dead-letters", "discard", "--all", "--yes"]);
-        assert_eq!(discarded.code, 0, "{}{}", discarded.out, discarded.err);
-        // the router knows it later than the table
-        router.shows("none is parked", |status| (status["dead_letters"]["events"] == 0).then_some(())).await;
+        succeeded(settings.run(&["dead-letters", "discard", "--all", "--yes"]), &[]);
+        // the router learns of the decision after the command has ended
+        router
+            .shows("no event is parked", |status| (status["dead_letters"]["events"] == 0).then_some(()))
+            .await;
         outbox.insert("order", "poisoned", "{\"n\": 1}").await;
         outbox.all_confirmed().await;
         router.stop().await;
@@ -42,23 +43,20 @@ async fn bulk_reads_park_what_cannot_be_sent_and_what_comes_behind_it() {
 }
 
 #[tokio::test]
-async fn bulk_reads_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
+async fn bulk_reads_after_a_reset_to_a_bookmark_mark_replayed_events() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let settings = settings(&outbox, &kafka, mode, "1");
         let router = Router::active(&settings).await;
         backlog(&outbox, 20).await;
         outbox.all_confirmed().await;
-        let made = settings.run(&["slot", "bookmark", "before"]);
-        assert_eq!(made.code, 0, "{}{}", made.out, made.err);
+        succeeded(settings.run(&["slot", "bookmark", "before"]), &[]);
         backlog(&outbox, 1_000).await;
         outbox.all_confirmed().await;
         router.stop().await;
-        let reset = settings.run(&["slot", "reset", "--to", "before", "--yes"]);
-        assert_eq!(reset.code, 0, "{}{}", reset.out, reset.err);
-        assert!(reset.out.contains("10000 events"), "{}", reset.out);
+        succeeded(settings.run(&["slot", "reset", "--to", "before", "--yes"]), &["10000 events"]);
         let mut router = Router::active(&settings).await;
-        eventually("all is there a second time", async || {
+        eventually("all events are there a second time", async || {
             (kafka.committed(&outbox.name).await.ok()?.len() >= 20_200).then_some(())
         })
         .await;
@@ -75,7 +73,7 @@ async fn bulk_reads_go_back_to_a_bookmark_and_mark_what_is_sent_again() {
     }
 }
 
-/// Bookmarks that the router makes by itself meanwhile.
+/// The router creates bookmarks by itself during bulk reads.
 #[tokio::test]
 async fn bulk_reads_leave_bookmarks_alone() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -85,7 +83,7 @@ async fn bulk_reads_leave_bookmarks_alone() {
     let mut router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     took_bulk_reads(&mut router, 1).await;
-    eventually("a bookmark is made", async || {
+    eventually("a bookmark exists", async || {
         let ran = settings.run(&["slot", "list", "--json"]);
         ran.out.contains("_bookmark_").then_some(())
     })
