@@ -244,8 +244,8 @@ async fn standby_takes_over_from_frozen_routers_that_continue_exactly_once() {
     frozen(MODES[1]).await;
 }
 
-/// The first router has the slot's lock, and waits for Kafka before it starts to stream. The second one may wait longer than an
-/// idle session is kept.
+/// The first router has the slot's lock, and waits for Kafka before it starts to stream. The second one may wait for
+/// longer than sessions may be idle.
 #[tokio::test]
 async fn standby_takes_over_from_routers_frozen_during_startup() {
     let broker = PrivateKafka::start(&[]).await;
