@@ -1,4 +1,4 @@
-//! JSON where something inside of it is asked for.
+//! Reads single members of JSON text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,7 +33,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Where reading stopped, counted from 1, if this is not one JSON value.
+/// Fails with where reading stopped, counted from 1, or with 0 for an empty text, if this is not one JSON value.
 pub(crate) fn check(text: &str) -> Result<(), usize> {
     let checked = serde_json::from_str::<IgnoredAny>(text);
     checked.map(|_| ()).map_err(|error| offset(text.as_bytes(), &error))

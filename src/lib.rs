@@ -8,9 +8,11 @@
 //!         v
 //!     pg_logical::replication the connection: frames in, standby status out; far behind, bulk reads instead of a stream
 //!     pg_logical::pgoutput    bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
+//!     source::slot            messages -> changes, one after the other
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
-//!     routing                 OutboxEvent -> Record {topic, key, headers, value, timestamp}
+//!     contracts, routing      OutboxEvent -> validated -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
+//!     sink::dead_letters      or -> the table of parked events
 //!     progress                sequence numbers -> longest acknowledged prefix -> position
 //!     sink::kafka::checkpoint_topic  position -> the positions topic; durable there -> flush LSN
 //!         |
@@ -32,6 +34,7 @@
 //! - [`logging`], [`terminal`] and [`quantity`]: what a person sees, and how sizes and times are written
 //! - [`error`]: transient and definite failures; [`advice`]: what to do about those that [`pg_logical`] reports
 //! - [`contracts`]: validates payloads; [`connect_values`]: values as Debezium and Kafka Connect write them
+//! - [`postgres`]: queries of the catalogues and the catalogue watch; [`dead_letters`] and [`unsendable`]: what cannot be sent, and why
 //! - [`shards`]: how aggregates are distributed over several slots; [`import`]: translates a Debezium connector's configuration
 //! - [`topic_name`]: which names Kafka accepts for topics; [`reserved`]: names that belong to the router
 

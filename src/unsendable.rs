@@ -64,7 +64,7 @@ impl Reason {
         }
     }
 
-    /// That of a name; what a later version may have written counts as a refusal.
+    /// The reason with this name. An unknown one, which a later version may have written, counts as `Refused`.
     pub fn of(name: &str) -> Reason {
         Reason::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Reason::Refused)
     }

@@ -16,6 +16,7 @@ pub mod status;
 mod stored_position;
 mod table;
 pub mod tail;
+mod temporary_slot;
 
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};

@@ -6,7 +6,7 @@ use super::{Outcome, Relay, Sink, Source};
 use crate::error::Error;
 use crate::monitor::State;
 
-/// The minimum time that a stopping router waits for its last checkpoint.
+/// A stopping router gives its last checkpoint at least this long.
 const LAST_CHECKPOINT: Duration = Duration::from_millis(500);
 
 /// The result of a session.

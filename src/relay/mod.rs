@@ -59,7 +59,7 @@ pub struct Relay<S, K> {
 enum Dispatched {
     /// Everything received was dispatched.
     All,
-    /// Dispatch has to wait; reading on would only fill memory.
+    /// Nothing more can be dispatched now, or in this session.
     HeldBack,
 }
 
@@ -88,7 +88,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    /// Runs until the session is over. No record of it is in flight then.
+    /// Runs until the session is over. Afterwards none of its records is in flight.
     pub async fn run(mut self, stop: &CancellationToken) -> Ended<S::End, K::End> {
         match self.run_loop(stop).await {
             Ok(()) => self.end_in_order().await,
@@ -215,13 +215,13 @@ impl<S: Source, K: Sink> Relay<S, K> {
                         None => self.progress.change().map_err(out_of_sequence)?,
                     };
                     let Relay { pipeline, sink, progress, window, monitor, .. } = self;
-                    match deliver(change, number, pipeline, sink, progress, window, monitor) {
+                    match send_change(change, number, pipeline, sink, progress, window, monitor) {
                         Ok(()) => {}
-                        Err(NotDelivered::Later) => {
+                        Err(Unsent::Later) => {
                             self.pending = Some(number);
                             return Ok(Dispatched::HeldBack);
                         }
-                        Err(NotDelivered::Never(error)) => {
+                        Err(Unsent::Never(error)) => {
                             self.end_intake(Outcome::Failed(error));
                             return Ok(Dispatched::HeldBack);
                         }
@@ -250,14 +250,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
     }
 }
 
-/// Why a change was not delivered.
-enum NotDelivered {
+/// Why a change was not sent.
+enum Unsent {
     Later,
     Never(Error),
 }
 
 /// Sends one change. Takes the parts of the loop one by one, because `change` borrows the source.
-fn deliver<K: Sink>(
+fn send_change<K: Sink>(
     change: Change<'_>,
     number: progress::Change,
     pipeline: &mut Pipeline,
@@ -265,10 +265,9 @@ fn deliver<K: Sink>(
     progress: &mut Progress,
     window: &mut Window,
     monitor: &Monitor,
-) -> Result<(), NotDelivered> {
+) -> Result<(), Unsent> {
     let progress::Change::New(sequence) = number else { return Ok(()) };
-    let Some(output) = pipeline.process(change, progress.ordinal(sequence)).map_err(NotDelivered::Never)?
-    else {
+    let Some(output) = pipeline.process(change, progress.ordinal(sequence)).map_err(Unsent::Never)? else {
         progress.acknowledge(sequence);
         return Ok(());
     };
@@ -282,8 +281,8 @@ fn deliver<K: Sink>(
             progress.acknowledge(sequence);
             output.count_dropped(monitor);
         }
-        Err(NotSent::Later) => return Err(NotDelivered::Later),
-        Err(NotSent::Impossible(why)) => return Err(NotDelivered::Never(output.event.stop_error(&why))),
+        Err(NotSent::Later) => return Err(Unsent::Later),
+        Err(NotSent::Impossible(why)) => return Err(Unsent::Never(output.event.stop_error(&why))),
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::unsendable::Unsendable;
 /// Where changes come from, in the order of delivery.
 ///
 /// In each iteration the loop calls `next` and `consume` until there is nothing to dispatch, then `after_dispatch` once. Then it
-/// usually waits for `wait`. At the end of a session it may repeat `after_dispatch` alone.
+/// usually awaits `wait`. At the end of a session it may repeat `after_dispatch` alone.
 pub trait Source {
     /// The result of the source.
     type End;
@@ -114,7 +114,7 @@ pub struct SourceState {
     pub received: Lsn,
     /// The confirmed position.
     pub confirmed: Lsn,
-    /// Everything is delivered that the log had when the session began.
+    /// Everything that the log held when the session began has been delivered.
     pub caught_up: bool,
     /// Reading restarts at the position; every change so far is acknowledged.
     pub restarted: bool,
@@ -126,12 +126,12 @@ pub struct SourceState {
     pub gathered: bool,
 }
 
-/// What a source does; a sink decides by it when a checkpoint is due.
+/// What a source does. A sink uses it to decide when a checkpoint is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
     /// The log is not verified yet: no checkpoint may be written.
     Verifying,
-    /// Nothing more is read until everything sent is durable.
+    /// Nothing more is read until everything sent is durable, or at all.
     Paused,
     /// Everything received was sent, and more may arrive at any time.
     Live,
@@ -141,12 +141,12 @@ pub enum Intake {
 
 /// Where records go.
 ///
-/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once. Then it usually waits for
-/// `wait`. At the end of a session it may repeat `after_dispatch` and `reports` alone.
+/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once. Then it usually awaits
+/// `wait`. At the end of a session it sends nothing more.
 ///
 /// The sink keeps the order: records of one destination with the same key arrive in the order of `send`. The loop bounds what is
-/// in flight by its window, except for parked events that a sink around this one sends again. The sink counts what it delivers in
-/// the metrics.
+/// in flight by its window, except for parked events that a sink around this one sends again. A sink that serves `run` counts
+/// what it delivers in the metrics.
 ///
 /// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that a single record
 /// was refused; the supervisor then finds out which one.
@@ -154,7 +154,7 @@ pub trait Sink {
     /// The result of the sink.
     type End;
 
-    /// Whether a record may be sent now. If not, wait for [`Sink::wait`].
+    /// Whether a record may be sent now. If not, [`Sink::wait`] returns when it is worth asking again.
     fn is_ready(&self) -> bool;
 
     /// Sends the pipeline's output, which borrows the receive buffer: the sink copies what it keeps. An event that routing drops is
@@ -164,8 +164,8 @@ pub trait Sink {
     /// ([`Sequence::FIRST_RETRY`]) come between the others and increase among themselves.
     ///
     /// # Errors
-    /// `Later`: the loop offers the same event with the same number again. `Impossible`: it can never be sent, because of the sink or
-    /// because routing says so.
+    /// `Later`: the loop offers the same event with the same number again, after [`Sink::wait`]. `Impossible`: it can never be sent,
+    /// because of the sink, or because `output.routed` says so: then with that reason, which may park the event.
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
 
     /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. The loop may call this

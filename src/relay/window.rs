@@ -31,7 +31,7 @@ pub struct Window {
     entries: VecDeque<(Sequence, Option<InFlight>)>,
 }
 
-/// How many entries there may be for each record: entries behind the oldest record stay after their reports.
+/// How many entries there may be for each record: an acknowledged entry stays until every older record is acknowledged.
 const ENTRIES_PER_RECORD: usize = 4;
 
 impl Window {

@@ -32,7 +32,7 @@ pub(super) struct SessionState {
     pub(super) transaction_size: TransactionSize,
     /// The topic cache.
     pub(super) topics: Arc<TopicCache>,
-    /// The last session ended without progress, so the next one is logged only after it has lasted.
+    /// The last session ended without progress, so the next is logged only once it has run for `STABLE_AFTER`.
     pub(super) no_progress: bool,
     /// The record that may have caused a refused batch.
     pub(super) suspect: Suspect,

@@ -30,8 +30,10 @@ pub struct StdoutSink {
     /// Bounded by the loop's window.
     lines: UnboundedSender<(Sequence, String)>,
     written: UnboundedReceiver<Written>,
-    /// Sequences of lines that were written or discarded since the last turn.
+    /// Sequences of lines that were written or discarded, and are not reported yet.
     reports: Vec<Sequence>,
+    /// Why writing failed, for [`Sink::wait`] to return.
+    failed: Option<io::Error>,
     in_flight: usize,
     reader: Reader,
     printed: Printed,
@@ -54,7 +56,8 @@ enum Written {
     Done(Sequence),
     /// Writing failed; no further line is written.
     Failed(io::Error),
-    /// The line was discarded after a failure.
+    /// The line was discarded after a failure. It counts as delivered, so that the session can end: nothing here is ever
+    /// confirmed to Postgres.
     Discarded(Sequence),
 }
 
@@ -77,20 +80,20 @@ impl StdoutSink {
         let thread = std::thread::Builder::new().name("stdout".to_owned());
         thread.spawn(move || write_lines(file, next, &report)).map_err(no_room)?;
         let (reader, printed) = (Reader::of(out), Printed::default());
-        Ok(StdoutSink { style, lines, written, reports: Vec::new(), in_flight: 0, reader, printed, stop })
+        let (reports, failed, in_flight) = (Vec::new(), None, 0);
+        Ok(StdoutSink { style, lines, written, reports, failed, in_flight, reader, printed, stop })
     }
 
-    fn handle_report(&mut self, written: Written) -> Result<(), Error> {
+    fn receive(&mut self, written: Written) {
         match written {
             Written::Done(sequence) => {
                 self.printed.events += 1;
                 self.reports.push(sequence);
             }
             Written::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => self.reader_gone(),
-            Written::Failed(error) => terminal::written(Err(error))?,
+            Written::Failed(error) => self.failed = Some(error),
             Written::Discarded(sequence) => self.reports.push(sequence),
         }
-        Ok(())
     }
 
     fn reader_gone(&mut self) {
@@ -143,6 +146,9 @@ impl Sink for StdoutSink {
     }
 
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
+        while let Ok(written) = self.written.try_recv() {
+            self.receive(written);
+        }
         for sequence in self.reports.drain(..) {
             self.in_flight = self.in_flight.saturating_sub(1);
             event(SinkEvent::Delivered(sequence));
@@ -163,14 +169,14 @@ impl Sink for StdoutSink {
     }
 
     async fn wait(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.failed.take() {
+            return terminal::written(Err(error));
+        }
         tokio::select! {
             biased;
-            Some(written) = self.written.recv() => self.handle_report(written)?,
+            Some(written) = self.written.recv() => self.receive(written),
             () = self.reader.gone(), if !self.printed.reader_gone => self.reader_gone(),
             else => pending().await,
-        }
-        while let Ok(written) = self.written.try_recv() {
-            self.handle_report(written)?;
         }
         Ok(())
     }
@@ -186,6 +192,7 @@ impl Sink for StdoutSink {
         _: bool,
         _: &mut dyn FnMut(&mut Checkpoint),
     ) -> impl Future<Output = (Outcome, Printed)> {
+        // a thread that is still blocked by a reader ends with the process
         ready((outcome, self.printed))
     }
 }
