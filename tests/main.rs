@@ -1,6 +1,6 @@
-//! All that needs a server, real or scripted.
+//! The tests that need a server, real or scripted.
 
-// A test fails by panicking, and so do those who serve it.
+// A test fails by panicking, and so do its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod allocations;
