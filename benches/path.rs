@@ -1,11 +1,11 @@
-//! What the parts of the way of an event cost that are neither Postgres nor Kafka: `cargo bench --bench path`.
+//! The cost of an event inside the router, without Postgres and Kafka: `cargo bench --bench path`.
 //!
-//! `routing` is the way from the bytes of an Insert to a record, for several configurations.
+//! `routing` measures the path from the bytes of an Insert to a record, for several configurations.
 
 use anyhow::Result;
 use criterion::{Criterion, Throughput};
 
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses a part of it")]
 #[path = "../examples/path/event.rs"]
 mod event;
 
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
 
 const HEADERS: &str = "route.headers.kind = \"${event_type}\"\nroute.headers.region = \"${region}\"\n";
 
-/// Name and configuration; the first is what the others are compared with.
+/// Names and configurations. The first is the baseline.
 fn cases() -> Vec<(&'static str, String)> {
     let cloudevents = |mode: &str| format!("route.value = \"cloudevents-{mode}\"");
     let debezium = "preset = \"debezium\"\noutbox.columns = { aggregate_type = \"aggregate_type\", aggregate_id = \"aggregate_id\" }\n";

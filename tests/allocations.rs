@@ -1,5 +1,5 @@
-//! How often memory is allocated for one event, on the thread that all of the relay runs on: in a session with a real
-//! Postgres and a real Kafka, so that nothing on the way is left out but librdkafka's own.
+//! Counts memory allocations per event on the thread of the relay, in a session with real servers. Only librdkafka's own
+//! allocations are not counted.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,13 +15,13 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::settings::Settings;
 
-/// May only go down. It is the name of the topic, which rdkafka hands over as a C string.
+/// Allocations per event; may only go down. The one is the topic's name, which rdkafka passes as a C string.
 const AT_MOST: f64 = 1.0;
 
-/// What differs from run to run, such as turns of the loop, for each event.
+/// Allocations per event that differ from run to run, for example with the number of loop iterations.
 const NOISE: f64 = 0.1;
 
-/// Of a router that delivers so many events, and is then asked to stop.
+/// Counts the allocations of a router that delivers `events` events and is then stopped.
 async fn allocations(mode: &str, events: u64) -> u64 {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     outbox
@@ -56,7 +56,7 @@ async fn allocations(mode: &str, events: u64) -> u64 {
 
 async fn per_event(mode: &str) -> f64 {
     let (few, many) = (2_000, 12_000);
-    // what a start takes is in both
+    // the difference leaves out the allocations at start
     let (less, more) = (allocations(mode, few).await, allocations(mode, many).await);
     (more as f64 - less as f64) / (many - few) as f64
 }
@@ -65,7 +65,7 @@ async fn per_event(mode: &str) -> f64 {
 async fn allocations_per_event_may_only_go_down() {
     for mode in ["at-least-once", "exactly-once"] {
         let found = per_event(mode).await;
-        assert!(found < AT_MOST + NOISE, "{mode}: {found} allocations for each event, and {AT_MOST} before");
-        assert!(found > AT_MOST - 0.5, "{mode}: {found} allocations for each event: lower AT_MOST to it");
+        assert!(found < AT_MOST + NOISE, "{mode}: {found} allocations per event, at most {AT_MOST} allowed");
+        assert!(found > AT_MOST - 0.5, "{mode}: {found} allocations per event: lower AT_MOST");
     }
 }

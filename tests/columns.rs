@@ -7,22 +7,22 @@ use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-struct Setting {
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     router: Router,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let router = Router::active(&Settings::new(&outbox, &kafka)).await;
         outbox.insert("order", "a", "{\"n\": 1}").await;
         kafka.holds(&outbox.name, 1).await;
-        Setting { outbox, kafka, router }
+        Setup { outbox, kafka, router }
     }
 
-    /// Waits until there are so many records and stops the router. Their texts in order.
+    /// Waits for `count` records, stops the router, and returns the records' texts in order.
     async fn texts(self, count: usize) -> Vec<String> {
         let records = self.kafka.records_when(&self.outbox.name, count).await;
         self.outbox.all_confirmed().await;
@@ -36,57 +36,58 @@ fn texts(records: &[Record]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn columns_that_are_added_and_dropped_do_not_matter() {
-    let setting = Setting::new().await;
-    setting.outbox.execute("ALTER TABLE outbox ADD COLUMN first text DEFAULT 'x'").await;
-    setting.outbox.insert("order", "a", "{\"n\": 2}").await;
-    setting.outbox.execute("ALTER TABLE outbox DROP COLUMN headers, DROP COLUMN created_at").await;
-    setting.outbox.insert("order", "a", "{\"n\": 3}").await;
-    setting.outbox.execute("ALTER TABLE outbox DROP COLUMN first").await;
-    setting.outbox.insert("order", "a", "{\"n\": 4}").await;
-    assert_eq!(setting.texts(4).await, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}", "{\"n\": 4}"]);
+async fn columns_that_are_added_and_dropped_have_no_effect() {
+    let setup = Setup::new().await;
+    setup.outbox.execute("ALTER TABLE outbox ADD COLUMN first text DEFAULT 'x'").await;
+    setup.outbox.insert("order", "a", "{\"n\": 2}").await;
+    setup.outbox.execute("ALTER TABLE outbox DROP COLUMN headers, DROP COLUMN created_at").await;
+    setup.outbox.insert("order", "a", "{\"n\": 3}").await;
+    setup.outbox.execute("ALTER TABLE outbox DROP COLUMN first").await;
+    setup.outbox.insert("order", "a", "{\"n\": 4}").await;
+    assert_eq!(setup.texts(4).await, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}", "{\"n\": 4}"]);
 }
 
-/// A row is read by the columns that the table had when it was written, and a transaction may alter it in the middle.
+/// A row is read with the columns that the table had when it was inserted, even if a transaction alters the table between two
+/// rows.
 #[tokio::test]
-async fn columns_are_those_of_the_moment_of_each_row() {
-    let setting = Setting::new().await;
+async fn columns_of_a_row_are_those_at_its_insert() {
+    let setup = Setup::new().await;
     let insert = |n| {
         format!("INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{n}');")
     };
     let altered = "ALTER TABLE outbox DROP COLUMN headers; ALTER TABLE outbox ADD COLUMN more int DEFAULT 7;";
-    setting.outbox.execute(&[&insert(2), altered, &insert(3)].concat()).await;
-    assert_eq!(setting.texts(3).await, ["{\"n\": 1}", "2", "3"]);
+    setup.outbox.execute(&[&insert(2), altered, &insert(3)].concat()).await;
+    assert_eq!(setup.texts(3).await, ["{\"n\": 1}", "2", "3"]);
 }
 
 #[tokio::test]
-async fn columns_that_change_their_type_are_read_as_what_they_are() {
-    let setting = Setting::new().await;
-    setting.outbox.execute("ALTER TABLE outbox ALTER payload TYPE json USING '{ }'").await;
-    setting
+async fn columns_that_change_their_type_are_read_by_their_new_type() {
+    let setup = Setup::new().await;
+    setup.outbox.execute("ALTER TABLE outbox ALTER payload TYPE json USING '{ }'").await;
+    setup
         .outbox
         .execute("INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '[ 2]')")
         .await;
-    setting.outbox.execute("ALTER TABLE outbox ALTER payload TYPE bytea USING ''").await;
-    setting
+    setup.outbox.execute("ALTER TABLE outbox ALTER payload TYPE bytea USING ''").await;
+    setup
         .outbox
         .execute("INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', 'three')")
         .await;
-    setting
+    setup
         .outbox
         .execute("ALTER TABLE outbox ALTER aggregate_type TYPE varchar(9), ALTER event_type TYPE char(9)")
         .await;
-    setting
+    setup
         .outbox
         .execute("INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', 'four')")
         .await;
-    assert_eq!(setting.texts(4).await, ["{\"n\": 1}", "[ 2]", "three", "four"]);
+    assert_eq!(setup.texts(4).await, ["{\"n\": 1}", "[ 2]", "three", "four"]);
 }
 
-/// Everything at once, each alteration between two rows. `n` is in the type of each.
+/// Alterations, each with the values of the row that is inserted after it. The payload is its number.
 const ALTERATIONS: [(&str, &str); 10] = [
     ("SELECT", "'a', '{\"n\": 2}'"),
-    // written anew as a whole
+    // rewrites the table
     ("ALTER TABLE outbox ADD COLUMN stamp timestamptz DEFAULT clock_timestamp()", "'a', '{\"n\": 3}'"),
     ("ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload text", "'a', ' {\"n\":4} '"),
     (
@@ -110,9 +111,9 @@ fn alterations() -> String {
     ALTERATIONS.map(statement).concat()
 }
 
-/// In one transaction or in many, while the router runs or before it starts: what comes out is the same.
+/// The records are the same in one transaction or many, and while the router runs or before it starts.
 #[tokio::test]
-async fn columns_altered_in_every_way_that_leaves_their_names_are_read_at_each_row() {
+async fn columns_altered_in_every_way_that_keeps_their_names_are_read() {
     for backlog in [false, true] {
         for one_transaction in [false, true] {
             let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -157,10 +158,10 @@ async fn columns_altered_in_every_way_that_leaves_their_names_are_read_at_each_r
     }
 }
 
-/// A table of the user's own: every name is another, one is quoted, two columns are not there, one column has two
-/// meanings, and the topic is made of columns that mean nothing else to the router.
+/// A custom table: every column has another name, one is quoted, two are missing, one serves two purposes, and the topic is built
+/// from further columns.
 #[tokio::test]
-async fn columns_of_the_users_own_names_make_several_topics() {
+async fn columns_with_custom_names_select_the_topic() {
     let table = "CREATE TABLE outbox (\"Nr\" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, region text, \
                  tier smallint, customer uuid, kind varchar(40), body text)";
     let (outbox, kafka) = (Outbox::with_table(shared::postgres(), table).await, Kafka::shared());
@@ -197,7 +198,7 @@ async fn columns_of_the_users_own_names_make_several_topics() {
     }
 }
 
-/// An alteration that the router cannot follow, and the key of the configuration that lets it go on.
+/// An alteration that stops the router, and the configuration key with which it can continue.
 struct Stop {
     case: &'static str,
     before: (&'static str, &'static str),
@@ -250,10 +251,9 @@ fn with(settings: Settings, (key, value): (&str, &str)) -> Settings {
     if value == "false" { settings.set(key, false) } else { settings.set(key, value) }
 }
 
-/// The row before the alteration arrives and is confirmed, and the ones after it come with the next start, which has the
-/// one key of its configuration corrected.
+/// The row before the alteration arrives and is confirmed. The rows after it arrive after a start with a corrected configuration.
 #[tokio::test]
-async fn columns_that_stop_the_router_are_named_and_the_next_start_goes_on_at_the_very_row() {
+async fn columns_that_stop_the_router_are_named_and_the_next_start_resumes_there() {
     let mut sentences = Sentences::default();
     for stop in STOPS {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -287,10 +287,10 @@ async fn columns_that_stop_the_router_are_named_and_the_next_start_goes_on_at_th
     insta::assert_snapshot!(sentences.text());
 }
 
-/// What stands before it in the same transaction was sent, but cannot be confirmed: it comes again.
+/// The rows before the alteration in the same transaction have been sent.
 #[tokio::test]
-async fn columns_altered_in_the_middle_of_a_transaction_stop_the_router_in_its_middle() {
-    let Setting { outbox, kafka, router } = Setting::new().await;
+async fn columns_altered_within_a_transaction_stop_the_router_within_it() {
+    let Setup { outbox, kafka, router } = Setup::new().await;
     outbox.all_confirmed().await;
     let insert = |column: &str, n| {
         format!("INSERT INTO outbox (aggregate_type, aggregate_id, {column}) VALUES ('order', 'a', '{n}');")
@@ -304,7 +304,7 @@ async fn columns_altered_in_the_middle_of_a_transaction_stop_the_router_in_its_m
     router.exits(3).await.says(&["no column \"payload\""]);
     assert_eq!(kafka.count(&outbox.name).await, Ok(2));
 
-    // no name fits all rows of the transaction, so one is taken that stands for both: the row arrives, without its payload
+    // no payload column exists in all rows of the transaction, so another takes its place: rows arrive without their payload
     let router = Router::start(&Settings::new(&outbox, &kafka).set("outbox.columns.payload", "event_type"));
     outbox.all_confirmed().await;
     router.stop().await;
@@ -312,7 +312,7 @@ async fn columns_altered_in_the_middle_of_a_transaction_stop_the_router_in_its_m
     assert_eq!(texts(&records), ["{\"n\": 1}", "2", "happened", "happened", "happened"]);
 }
 
-/// Rows in the log bear the table's name of their time.
+/// Rows in the WAL have the name that the table had when they were inserted.
 #[tokio::test]
 async fn rows_from_before_the_table_was_renamed_are_events_too() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -328,9 +328,9 @@ async fn rows_from_before_the_table_was_renamed_are_events_too() {
     router.stop().await;
 }
 
-/// The stream names what a domain is based on, and types that are not those of Postgres itself.
+/// The stream has the base type of a domain, and the names of types that are not built in.
 #[tokio::test]
-async fn columns_of_domains_and_of_arrays_of_enums_are_read_as_what_they_are() {
+async fn columns_of_domains_and_of_arrays_of_enums_are_read_by_their_base_type() {
     let kafka = Kafka::shared();
     let table = "CREATE DOMAIN bytes AS bytea; CREATE DOMAIN flag AS boolean; CREATE DOMAIN nested AS flag; \
                  CREATE TYPE mood AS ENUM ('sad', 'happy'); \
@@ -356,7 +356,7 @@ async fn columns_of_domains_and_of_arrays_of_enums_are_read_as_what_they_are() {
     assert_eq!(records[0].header("moods"), Some(r#"["happy","sad"]"#));
 }
 
-/// The router stops at rows of a table that is called otherwise now; once it has its name back, they are read.
+/// The router stops at rows of a table that was renamed, and reads them after the table is renamed back.
 #[tokio::test]
 async fn columns_of_a_table_that_was_renamed_and_got_its_name_back_are_read() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -369,7 +369,7 @@ async fn columns_of_a_table_that_was_renamed_and_got_its_name_back_are_read() {
     };
     let rename = "ALTER TABLE outbox RENAME TO elsewhere;";
     outbox.execute(&[&insert("outbox", 1), rename, &insert("elsewhere", 2)].concat()).await;
-    // told by the stream or by the watch, whichever is faster
+    // reported by the stream or by the catalogue watch, whichever is first
     router.exits(3).await.says(&["public.outbox"]);
     outbox.released().await;
     outbox.execute("ALTER TABLE elsewhere RENAME TO outbox").await;
@@ -378,7 +378,7 @@ async fn columns_of_a_table_that_was_renamed_and_got_its_name_back_are_read() {
     outbox.all_confirmed().await;
     router.stop().await;
     let mut numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(Record::number).collect();
-    // the beginning of the transaction may have been sent before
+    // the first router may have sent the beginning of the transaction
     numbers.dedup();
     assert_eq!(numbers.iter().rev().take(3).rev().copied().collect::<Vec<_>>(), [1, 2, 3]);
 }

@@ -1,4 +1,4 @@
-//! Payloads that break their contract: sent and counted, or not sent, as the configuration wants it.
+//! Payloads that violate their contract are sent and counted, or not sent, as configured.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ async fn insert(outbox: &Outbox, event_type: &str, payload: &str) -> String {
 }
 
 #[tokio::test]
-async fn contracts_that_are_broken_are_counted_and_said_once() {
+async fn contract_violations_are_counted_and_logged_once() {
     let (outbox, kafka, contracts) = (Outbox::new().await, Kafka::shared(), contracts());
     let router = Router::active(&settings(&outbox, &kafka, &contracts)).await;
     insert(&outbox, "placed", r#"{"total": 5}"#).await;
@@ -47,19 +47,19 @@ async fn contracts_that_are_broken_are_counted_and_said_once() {
     assert_eq!(router.status().unwrap()["totals"]["contract_violations"], 3);
 
     let log = router.stop().await.log;
-    let said = |id: &str| log.lines().find(|line| line.contains(id));
-    let line = said(&first).unwrap();
+    let warning = |id: &str| log.lines().find(|line| line.contains(id));
+    let line = warning(&first).unwrap();
     assert!(
         line.contains("order/placed.json: at /total it violates \"type\": it must be of type integer"),
         "{line}"
     );
-    assert!(said(&second).is_none(), "only the first of each contract\n{log}");
-    assert!(said(&other).unwrap().contains("order/paid.json"), "{log}");
+    assert!(warning(&second).is_none(), "only the first violation of each contract is logged\n{log}");
+    assert!(warning(&other).unwrap().contains("order/paid.json"), "{log}");
     assert!(!log.contains("pay10ad"), "{log}");
 }
 
 #[tokio::test]
-async fn contracts_that_are_broken_stop_the_router_that_rejects() {
+async fn contract_violations_stop_the_router_that_rejects() {
     let (outbox, kafka, contracts) = (Outbox::new().await, Kafka::shared(), contracts());
     let rejecting = settings(&outbox, &kafka, &contracts).set("contracts.on_violation", "reject");
     insert(&outbox, "placed", r#"{"total": 5}"#).await;
@@ -76,9 +76,9 @@ async fn contracts_that_are_broken_stop_the_router_that_rejects() {
         "outbox-router slot advance --to ",
     ]);
     assert!(!ended.log.contains("pay10ad"), "{}", ended.log);
-    assert_eq!(kafka.records(&outbox.name).await.len(), 1, "what was before it");
+    assert_eq!(kafka.records(&outbox.name).await.len(), 1, "only the event before it is sent");
 
-    // what the message advises
+    // as the message advises
     let warning = rejecting.set("contracts.on_violation", "warn");
     let router = Router::active(&warning).await;
     outbox.all_confirmed().await;
@@ -87,7 +87,7 @@ async fn contracts_that_are_broken_stop_the_router_that_rejects() {
 }
 
 #[tokio::test]
-async fn contracts_that_are_faulty_keep_the_router_from_starting() {
+async fn invalid_contracts_keep_the_router_from_starting() {
     let (outbox, kafka, contracts) = (Outbox::new().await, Kafka::shared(), contracts());
     fs::write(contracts.path().join("order/bad.json"), r##"{"$ref": "#/nowhere"}"##).unwrap();
     let ended = Router::start(&settings(&outbox, &kafka, &contracts)).exits(2).await;

@@ -1,4 +1,4 @@
-//! The inputs that fuzzing found worth keeping, through the code of the targets. `scripts/fuzz` looks for more.
+//! Runs the fuzz targets on the stored corpus. `scripts/fuzz` searches for further inputs.
 
 #[path = "../fuzz/src/lib.rs"]
 #[allow(unreachable_pub)]
@@ -13,7 +13,7 @@ fn run(target: &str, on: fn(&[u8])) {
     assert!(!files.is_empty(), "{} is empty", corpus.display());
     files.sort();
     for file in files {
-        // shown if it fails
+        // the test's output shows the file that failed
         println!("{}", file.display());
         on(&fs::read(&file).unwrap());
     }

@@ -1,4 +1,4 @@
-//! The heartbeat: written by SQL, met again in the stream, and never taken for an event.
+//! The heartbeat is written with SQL, returns in the stream, and is never taken for an event.
 
 use crate::commands::check::Found;
 use crate::invariants::feedback_never_starves::PG_HBA;
@@ -10,23 +10,23 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::signal::{Signal, send};
 
-/// How long the last one that came back was under way.
+/// The time from writing the last returned heartbeat to its return, in seconds.
 fn lag(status: &serde_json::Value) -> Option<f64> {
     status["heartbeat"]["lag_seconds"].as_f64()
 }
 
-/// Waits until one has come back that was written after this call.
-async fn comes_back(router: &mut Router) {
+/// Waits until a heartbeat has returned that was written after this call.
+async fn wait_for_return(router: &mut Router) {
     let start = std::time::Instant::now();
     router
-        .shows("a new heartbeat comes back", |status| {
+        .shows("a new heartbeat returns", |status| {
             let age = status["heartbeat"]["age_seconds"].as_f64()?;
             lag(status).filter(|_| age < start.elapsed().as_secs_f64())
         })
         .await;
 }
 
-/// A heartbeat of the router `name`, written by somebody else.
+/// SQL that writes a heartbeat of the router `name`.
 fn written_for(name: &str) -> String {
     format!(
         "SELECT pg_logical_emit_message(true, 'outbox-router.heartbeat/{name}', \
@@ -35,15 +35,15 @@ fn written_for(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn heartbeat_comes_back_and_is_no_event() {
+async fn heartbeat_returns_and_is_not_an_event() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("heartbeat.interval", "1s")
-        // events by message: all messages are read anyway, and a heartbeat must not be one
+        // with a prefix the router reads all messages, and must tell heartbeats from events
         .set("outbox.message_prefix", "outbox");
     let mut router = Router::active(&settings).await;
-    comes_back(&mut router).await;
-    comes_back(&mut router).await;
+    wait_for_return(&mut router).await;
+    wait_for_return(&mut router).await;
     outbox.all_confirmed().await;
     let status = router.status().unwrap();
     assert_eq!(status["totals"]["ignored_changes"], 0, "{status}");
@@ -70,7 +70,7 @@ async fn heartbeat_is_off_unless_configured() {
     assert!(!written.iter().any(|data| data.contains("heartbeat")), "{written:?}");
 }
 
-/// Positions within a transaction count its changes, and must mean the same with and without a heartbeat.
+/// A position within a transaction counts its changes. Heartbeats must not be counted.
 #[tokio::test]
 async fn heartbeat_does_not_shift_positions_within_a_transaction() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -95,7 +95,7 @@ async fn heartbeat_does_not_shift_positions_within_a_transaction() {
 }
 
 #[tokio::test]
-async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
+async fn heartbeat_without_privilege_is_logged_once_and_init_grants_it() {
     let mut place = Place::new().with("HEARTBEAT__INTERVAL", "1s");
     let role = format!("{}_router", place.name);
     let made = place.run(&["init", "--role", &role]);
@@ -109,8 +109,8 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
     );
     place.set("POSTGRES__URL", &place.url(&role));
     let found = Found::at(&place);
-    assert_eq!(found.code, 0, "a risk, which loses and blocks nothing");
-    // from 17 on it has one argument more
+    assert_eq!(found.code, 0, "only a warning, because no event is lost or blocked");
+    // Postgres 17 and later have one more argument
     insta::assert_snapshot!(place.masked(&found.of("heartbeat")).replace(",boolean)", ")"));
     let name = format!("{0}.{0}", place.name);
     let settings = Settings::default()
@@ -123,12 +123,12 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
     let mut router = Router::active(&settings).await;
     router.logs("the heartbeat cannot be written; events flow").await;
     router
-        .shows("the problem", |status| {
+        .shows("the status has the problem", |status| {
             status["heartbeat"]["problem"].as_str()?.contains("permission denied").then_some(())
         })
         .await;
 
-    // another router's is not ours, and ours is, whoever wrote it
+    // another router's heartbeat is ignored; one with this router's name counts, whoever wrote it
     place.psql(&written_for("another.router"));
     let before = place.psql("SELECT pg_current_wal_insert_lsn()");
     router
@@ -139,7 +139,7 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
         .await;
     assert_eq!(lag(&router.status().unwrap()), None);
     place.psql(&written_for(&name));
-    router.shows("ours comes back", lag).await;
+    router.shows("its own heartbeat returns", lag).await;
 
     place.set("POSTGRES__URL", &place.url("postgres"));
     let script = place.run(&["init", "--role", &role, "--print-sql"]);
@@ -147,27 +147,27 @@ async fn heartbeat_that_may_not_be_written_is_said_once_and_init_grants_it() {
     let made = place.run(&["init", "--role", &role]);
     assert!(made.out.contains("to write heartbeats: granted"), "{made:?}");
     router.logs("the heartbeat can be written again").await;
-    comes_back(&mut router).await;
+    wait_for_return(&mut router).await;
     let log = router.stop().await.log;
     assert_eq!(log.matches("the heartbeat cannot be written").count(), 1, "{log}");
 }
 
 #[tokio::test]
-async fn heartbeat_that_does_not_come_back_is_told_once_and_so_is_its_return() {
+async fn heartbeat_that_does_not_return_is_logged_once_and_so_is_its_return() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("heartbeat.interval", "1s")
-        // the walsender alone is silent, and that is not to be found out first
+        // the router must not detect the silent walsender before the missing heartbeat
         .set("postgres.wal_sender_timeout", "5m");
     let mut router = Router::active(&settings).await;
-    comes_back(&mut router).await;
+    wait_for_return(&mut router).await;
     let walsender = u32::try_from(outbox.active_pid().await).unwrap();
     assert!(send(Signal::Stop, walsender));
     router.logs("no heartbeat has come back in the stream for").await;
     assert!(send(Signal::Continue, walsender));
     router.logs("heartbeats come back again").await;
-    comes_back(&mut router).await;
+    wait_for_return(&mut router).await;
     let log = router.stop().await.log;
     assert_eq!(log.matches("no heartbeat has come back").count(), 1, "{log}");
     assert_eq!(log.matches("heartbeats come back again").count(), 1, "{log}");

@@ -1,4 +1,4 @@
-//! The outbox without a table: events written as logical messages.
+//! An outbox without a table: events as logical messages.
 
 use crate::commands::check::Found;
 use crate::support::kafka::{Kafka, Record};
@@ -21,7 +21,7 @@ fn row(aggregate_id: &str, n: u32) -> String {
 }
 
 #[tokio::test]
-async fn messages_and_rows_are_sent_in_the_order_of_commits() {
+async fn messages_and_rows_are_sent_in_commit_order() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("outbox.message_prefix", "outbox")
@@ -33,13 +33,13 @@ async fn messages_and_rows_are_sent_in_the_order_of_commits() {
         outbox.execute("SELECT pg_logical_emit_message(true, 'other', 's3cret')").await;
         outbox.execute(&message("a", n + 2)).await;
     }
-    let slot_of_before = format!("{}_before", outbox.name);
+    let earlier_slot = format!("{}_before", outbox.name);
     outbox
-        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{slot_of_before}')", outbox.name))
+        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{earlier_slot}')", outbox.name))
         .await;
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
-    // killed in the middle of more, nothing is lost
+    // nothing is lost if the router is killed while it sends more
     for n in 60..80 {
         outbox.execute(&message("a", n)).await;
     }
@@ -50,7 +50,7 @@ async fn messages_and_rows_are_sent_in_the_order_of_commits() {
     let records = kafka.records(&outbox.name).await;
     let mut numbers: Vec<u64> = Vec::new();
     for number in records.iter().map(|record| record.number()) {
-        // a restart repeats, and goes on behind what it repeated
+        // the restarted router repeats some
         if !numbers.contains(&number) {
             numbers.push(number);
         }
@@ -60,35 +60,35 @@ async fn messages_and_rows_are_sent_in_the_order_of_commits() {
     assert_eq!(records[0].header("from"), Some("message.outbox"));
     assert_eq!(records[1].header("from"), Some("public.outbox"));
 
-    // another slot that was there before replays them, to topics of its own, with the same ids and places
+    // from an earlier slot, all are sent again to other topics with the same ids and sequences
     let again =
-        settings.set("postgres.slot", slot_of_before.as_str()).set("route.topic", outbox.topic("again"));
+        settings.set("postgres.slot", earlier_slot.as_str()).set("route.topic", outbox.topic("again"));
     let router = Router::active(&again).await;
     let replayed = kafka.records_when(&outbox.topic("again"), 80).await;
     router.stop().await;
-    let place = |record: &Record| {
+    let identity = |record: &Record| {
         (record.number(), record.id().to_owned(), record.header("sequence").map(str::to_owned))
     };
-    let mut first: Vec<_> = records.iter().map(place).collect();
+    let mut first: Vec<_> = records.iter().map(identity).collect();
     first.sort();
     first.dedup();
-    assert_eq!(replayed.iter().map(place).collect::<Vec<_>>(), first);
-    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot_of_before}')")).await;
+    assert_eq!(replayed.iter().map(identity).collect::<Vec<_>>(), first);
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{earlier_slot}')")).await;
 }
 
 #[tokio::test]
-async fn messages_need_no_table_and_only_who_was_granted_it_writes_them() {
+async fn messages_need_no_table_but_a_grant() {
     let kafka = Kafka::shared();
     let place = Place::new().with("OUTBOX__MESSAGE_PREFIX", "shop's outbox").with("OUTBOX__TABLE", "");
     let made = place.run(&["init"]);
     assert_eq!(made.code, 0, "{made:?}");
-    // from 17 on each has one argument more
+    // Postgres 17 and later have one more argument
     let masked = |text: &str| place.masked(text).replace(",boolean) FROM", ") FROM");
     insta::assert_snapshot!(masked(&made.out));
     let again = place.run(&["init"]);
     assert!(again.out.contains("Nothing had to be changed."), "{again:?}");
 
-    // whoever may call Postgres's own function could forge events
+    // a role that may call Postgres's function could forge events, which check reports
     let found = Found::at(&place);
     assert_eq!(found.code, 0);
     insta::assert_snapshot!(masked(&found.of("messages")));
@@ -130,7 +130,7 @@ async fn messages_need_no_table_and_only_who_was_granted_it_writes_them() {
 }
 
 #[tokio::test]
-async fn messages_outside_of_transactions_are_not_sent_and_that_is_said() {
+async fn messages_outside_of_transactions_are_not_sent_but_logged() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka).set("outbox.message_prefix", "outbox");
     let mut router = Router::active(&settings).await;
@@ -140,7 +140,7 @@ async fn messages_outside_of_transactions_are_not_sent_and_that_is_said() {
     outbox.execute(&message("a", 3)).await;
     outbox.all_confirmed().await;
     router
-        .shows("three ignored changes", |status| (status["totals"]["ignored_changes"] == 3).then_some(()))
+        .shows("three changes are ignored", |status| (status["totals"]["ignored_changes"] == 3).then_some(()))
         .await;
     let log = router.stop().await.log;
     assert_eq!(log.matches("is not transactional and was not sent").count(), 1, "{log}");
@@ -149,7 +149,7 @@ async fn messages_outside_of_transactions_are_not_sent_and_that_is_said() {
 }
 
 #[tokio::test]
-async fn messages_that_are_no_events_stop_the_router_before_them() {
+async fn messages_that_are_not_events_stop_the_router_before_them() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("outbox.message_prefix", "outbox")

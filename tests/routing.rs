@@ -1,4 +1,4 @@
-//! Where events come from and where they go: several tables, partitions of tables, other people's publications, rules.
+//! Sources and destinations of events: several tables, partitioned tables, publications not made by `init`, rules.
 
 use toml::Value;
 
@@ -18,7 +18,7 @@ fn numbers(records: &[Record]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn routing_reads_several_tables_in_the_order_of_commits() {
+async fn routing_reads_several_tables_in_commit_order() {
     let (outbox, kafka) = (Outbox::bare(shared::postgres()).await, Kafka::shared());
     let orders = TABLE.replacen("outbox", "orders.outbox", 1);
     let billing = TABLE.replacen("outbox", "billing.\"Out Box\"", 1);
@@ -39,7 +39,7 @@ async fn routing_reads_several_tables_in_the_order_of_commits() {
             "INSERT INTO {table} (aggregate_type, aggregate_id, payload) VALUES ('t', 'one', '{{\"n\": {n}}}');"
         )
     };
-    // within one transaction, and from one to the next
+    // order within a transaction, and from one transaction to the next
     for n in (0..40).step_by(4) {
         let pair = [insert("orders.outbox", n), insert("billing.\"Out Box\"", n + 1)];
         outbox.execute(&pair.concat()).await;
@@ -53,13 +53,13 @@ async fn routing_reads_several_tables_in_the_order_of_commits() {
     assert_eq!(records[0].header("from"), Some("orders.outbox"));
     assert_eq!(records[1].header("from"), Some("billing.Out Box"));
 
-    // each of them is watched
+    // the catalogue watch covers each table
     outbox.execute("ALTER PUBLICATION outbox_router DROP TABLE billing.\"Out Box\"").await;
     router.exits(3).await.says(&["billing.Out Box"]);
 }
 
 #[tokio::test]
-async fn routing_goes_on_while_partitions_are_attached_and_detached() {
+async fn routing_continues_while_partitions_are_attached_and_detached() {
     let kafka = Kafka::shared();
     let table = TABLE.replacen("PRIMARY KEY ", "", 1) + " PARTITION BY LIST (event_type)";
     let outbox = Outbox::with_table(shared::postgres(), &table).await;
@@ -79,11 +79,11 @@ async fn routing_goes_on_while_partitions_are_attached_and_detached() {
         );
         outbox.execute(&insert("outbox", 1_000, n)).await;
         outbox.execute(&attach).await;
-        // through the root, and straight into the partition
+        // through the root, and directly into the partition
         outbox.execute(&insert("outbox", n, n + 1)).await;
         outbox.execute(&insert(&part, n, n + 2)).await;
         outbox.execute(&format!("ALTER TABLE outbox DETACH PARTITION {part}")).await;
-        // no part of the outbox any more, so no event
+        // detached, so this row is not an event
         outbox.execute(&insert(&part, n, 9_999)).await;
         outbox.execute(&format!("DROP TABLE {part}")).await;
     }
@@ -98,7 +98,7 @@ async fn routing_goes_on_while_partitions_are_attached_and_detached() {
 }
 
 #[tokio::test]
-async fn routing_takes_a_partitioned_table_only_under_its_own_name() {
+async fn routing_requires_a_partitioned_table_to_be_published_via_its_root() {
     let kafka = Kafka::shared();
     let table = TABLE.replacen("PRIMARY KEY ", "", 1) + " PARTITION BY LIST (event_type)";
     let outbox = Outbox::bare(shared::postgres()).await;
@@ -119,7 +119,7 @@ async fn routing_takes_a_partitioned_table_only_under_its_own_name() {
 }
 
 #[tokio::test]
-async fn routing_from_a_publication_of_all_tables_and_operations_takes_inserts_only() {
+async fn routing_from_a_publication_of_all_tables_and_operations_sends_inserts_only() {
     let (outbox, kafka) = (Outbox::bare(shared::postgres()).await, Kafka::shared());
     outbox
         .execute(&format!("{TABLE}; CREATE TABLE other (id int PRIMARY KEY); CREATE PUBLICATION outbox_router FOR ALL TABLES"))
@@ -138,8 +138,10 @@ async fn routing_from_a_publication_of_all_tables_and_operations_takes_inserts_o
     let mut router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     router
-        // two of them are the router's own record of the slot
-        .shows("the other changes", |status| (status["totals"]["ignored_changes"] == 9).then_some(()))
+        // two of the nine are the router's own row about the slot
+        .shows("the other changes are counted", |status| {
+            (status["totals"]["ignored_changes"] == 9).then_some(())
+        })
         .await;
     let log = router.stop().await.log;
     assert_eq!(log.matches("a row of the outbox was updated").count(), 1, "{log}");
@@ -149,7 +151,7 @@ async fn routing_from_a_publication_of_all_tables_and_operations_takes_inserts_o
     outbox.insert_numbers("t", "a", 4..5).await;
     let strict = settings.clone().set("outbox.on_update", "stop");
     Router::start(&strict).exits(3).await.says(&["was updated", "on_update", "slot advance --to"]);
-    assert_eq!(numbers(&kafka.records(&outbox.name).await), [1, 2, 3], "nothing behind the update is sent");
+    assert_eq!(numbers(&kafka.records(&outbox.name).await), [1, 2, 3], "nothing after the update is sent");
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -204,9 +206,13 @@ async fn routing_by_rules_drops_and_counts_and_confirms() {
             .execute("INSERT INTO outbox (aggregate_type, aggregate_id, headers) VALUES ('x', 'a', '{\"test\": true}')")
             .await;
     }
-    // nothing but dropped events behind the last record
+    // the events after the last record are all dropped
     outbox.all_confirmed().await;
-    router.shows("dropped events", |status| (status["totals"]["events_dropped"] == 5).then_some(())).await;
+    router
+        .shows("the dropped events are counted", |status| {
+            (status["totals"]["events_dropped"] == 5).then_some(())
+        })
+        .await;
     assert!(router.get("/metrics").unwrap().1.contains("\noutbox_router_events_dropped_total 5\n"));
     let records = kafka.records(&outbox.name).await;
     let topics: Vec<&str> = records.iter().map(|record| record.topic.as_str()).collect();
@@ -217,20 +223,20 @@ async fn routing_by_rules_drops_and_counts_and_confirms() {
     outbox.all_confirmed().await;
     router.stop().await;
 
-    // partitions that are added while the router runs are found when the first event is for them
+    // the router finds an added partition when the first event is routed to it
     let rules = vec![rule("match = { aggregate_type = \"/b.*/\" }\npartition = \"${event_type}\"")];
     let by_type = settings.clone().set("route.rules", rules).set("route.topic", topic("grows"));
     kafka.create_topic(&topic("grows"), 1, &[]).await;
-    let typed = |partition: u32| {
+    let insert = |partition: u32| {
         format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('big', 'a', '{partition}')"
         )
     };
     let router = Router::active(&by_type).await;
-    outbox.execute(&typed(0)).await;
+    outbox.execute(&insert(0)).await;
     outbox.all_confirmed().await;
     kafka.add_partitions(&topic("grows"), 4).await;
-    outbox.execute(&typed(3)).await;
+    outbox.execute(&insert(3)).await;
     outbox.all_confirmed().await;
     router.stop().await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The whole router over TLS: every command, a wrong name, and a password that changes under it.
+//! All commands over TLS, connections that must be refused, and a password that changes while the router runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use crate::support::router::Router;
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 
-/// Who is not the tests' own superuser comes in by TLS and with a password, or not at all.
+/// Requires TLS and a password of all roles except `postgres`.
 const PG_HBA: &str = "host all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
 
-/// A server with a certificate for `localhost`, and a database on it where `init` has been, over TLS.
-struct Setting {
+/// A server with a certificate for `localhost`, and a database in which `init` was run over TLS.
+struct Setup {
     place: Place,
     server: PrivatePostgres,
     root: PathBuf,
     settings: Settings,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         let authority = Authority::new("the authority");
         let server = PrivatePostgres::start(PG_HBA, &[]).await;
@@ -41,12 +41,12 @@ impl Setting {
             .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap)
             .set("route.topic", format!("{}.${{aggregate_type}}", place.name))
             .set("admin.listen", "127.0.0.1:0");
-        let mut setting = Setting { place, server, root, settings };
-        setting.init();
-        setting
+        let mut setup = Setup { place, server, root, settings };
+        setup.init();
+        setup
     }
 
-    /// As `init` is run by an administrator, for a role that is then given a password.
+    /// Runs `init` as an administrator, and gives the new role a password.
     fn init(&mut self) {
         let (administrator, router) = (self.url("admin:open", "localhost"), self.url("router", "localhost"));
         self.place.set("POSTGRES__URL", &router);
@@ -74,7 +74,7 @@ impl Setting {
         ));
     }
 
-    /// Waits until all that was inserted is confirmed.
+    /// Waits until everything is confirmed.
     async fn all_confirmed(&self) {
         let end = self.place.psql("SELECT pg_current_wal_insert_lsn()");
         let sql = format!(
@@ -82,84 +82,84 @@ impl Setting {
             end.trim(),
             self.place.name
         );
-        eventually("all is confirmed", async || (self.place.psql(&sql).trim() == "t").then_some(())).await;
+        eventually("everything is confirmed", async || (self.place.psql(&sql).trim() == "t").then_some(()))
+            .await;
     }
 }
 
 #[tokio::test]
 async fn secure_connection_for_every_command_with_verify_full_and_channel_binding() {
-    let mut setting = Setting::new().await;
+    let mut setup = Setup::new().await;
     let kafka = Kafka::shared();
-    let url = setting.url("router:sesame", "localhost");
-    let router = Router::active(&setting.with(url.clone())).await;
-    setting.insert(1);
-    kafka.holds(&setting.place.name, 1).await;
-    setting.all_confirmed().await;
+    let url = setup.url("router:sesame", "localhost");
+    let router = Router::active(&setup.with(url.clone())).await;
+    setup.insert(1);
+    kafka.holds(&setup.place.name, 1).await;
+    setup.all_confirmed().await;
 
-    // the walsender and the watch
+    // the walsender and the catalogue watch
     let sessions = "SELECT count(*), bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                     WHERE usename = 'router'";
-    assert_eq!(setting.place.psql(sessions).trim(), "2|t");
+    assert_eq!(setup.place.psql(sessions).trim(), "2|t");
 
-    setting.place.set("POSTGRES__URL", &url);
-    setting.place.set("ADMIN__LISTEN", &format!("127.0.0.1:{}", router.admin_port().unwrap()));
-    let check = setting.place.run(&["check"]);
+    setup.place.set("POSTGRES__URL", &url);
+    setup.place.set("ADMIN__LISTEN", &format!("127.0.0.1:{}", router.admin_port().unwrap()));
+    let check = setup.place.run(&["check"]);
     assert_eq!(check.code, 0, "{check:?}");
-    let status = setting.place.run(&["status"]);
+    let status = setup.place.run(&["status"]);
     assert_eq!(status.code, 0, "{status:?}");
-    // its sessions are there before the position is refused
-    let tail = setting.place.run(&["tail", "--since", "FFFF/0"]);
+    // tail connects before it checks the position
+    let tail = setup.place.run(&["tail", "--since", "FFFF/0"]);
     assert!(tail.code == 1 && tail.err.contains("is past the end"), "{tail:?}");
     router.stop().await;
-    let status = setting.place.run(&["status"]);
+    let status = setup.place.run(&["status"]);
     assert_eq!(status.code, 1, "{status:?}");
-    assert!(status.out.contains(&setting.place.name), "nothing of Postgres: {status:?}");
+    assert!(status.out.contains(&setup.place.name), "nothing about Postgres: {status:?}");
 }
 
 #[tokio::test]
 async fn secure_connection_to_the_wrong_server_is_refused_and_explained() {
-    let setting = Setting::new().await;
+    let setup = Setup::new().await;
     let mut sentences = Sentences::default();
-    let port = format!(":{}", setting.server.port());
-    let known = [(setting.place.name.as_str(), "NAME"), (port.as_str(), ":PORT")];
-    let named = setting.url("router:sesame", "localhost");
+    let port = format!(":{}", setup.server.port());
+    let known = [(setup.place.name.as_str(), "NAME"), (port.as_str(), ":PORT")];
+    let named = setup.url("router:sesame", "localhost");
     let stranger = Authority::new("a stranger").certificate;
-    let other = setting.place.folder().join("stranger.crt");
+    let other = setup.place.folder().join("stranger.crt");
     fs::write(&other, stranger).unwrap();
     for (case, url) in [
-        ("another host name than the certificate's", setting.url("router:sesame", "127.0.0.1")),
-        ("another authority", named.replace(setting.root.to_str().unwrap(), other.to_str().unwrap())),
+        ("another host name than the certificate's", setup.url("router:sesame", "127.0.0.1")),
+        ("another authority", named.replace(setup.root.to_str().unwrap(), other.to_str().unwrap())),
         ("no authority", named.replace("root.crt", "missing.crt")),
         ("without TLS", named.replace("verify-full", "disable").replace("&channel_binding=require", "")),
         ("a wrong password", named.replace("sesame", "wrong")),
     ] {
-        let ended = Router::start(&setting.with(url)).ended().await;
+        let ended = Router::start(&setup.with(url)).ended().await;
         sentences.add(case, &ended, &known);
     }
     insta::assert_snapshot!(sentences.text());
-    assert_eq!(Kafka::shared().count(&setting.place.name).await, Ok(0));
+    assert_eq!(Kafka::shared().count(&setup.place.name).await, Ok(0));
 }
 
-/// While it runs a refused password may pass: its file is read again at each attempt.
+/// A running router retries after a refused password, and reads the password file again at each attempt.
 #[tokio::test]
-async fn secure_connection_outlasts_a_password_that_is_changed_under_it() {
-    let setting = Setting::new().await;
+async fn secure_connection_recovers_after_a_password_change() {
+    let setup = Setup::new().await;
     let kafka = Kafka::shared();
-    let file = setting.place.folder().join("password");
+    let file = setup.place.folder().join("password");
     fs::write(&file, "sesame\n").unwrap();
-    let settings = setting
-        .with(setting.url("router", "localhost"))
-        .set("postgres.password_file", file.to_str().unwrap());
+    let settings =
+        setup.with(setup.url("router", "localhost")).set("postgres.password_file", file.to_str().unwrap());
     let mut router = Router::active(&settings).await;
-    setting.insert(1);
-    kafka.holds(&setting.place.name, 1).await;
+    setup.insert(1);
+    kafka.holds(&setup.place.name, 1).await;
 
-    setting.place.psql("ALTER ROLE router PASSWORD 'changed'");
-    setting.insert(2);
+    setup.place.psql("ALTER ROLE router PASSWORD 'changed'");
+    setup.insert(2);
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'router'";
-    setting.place.psql(cut);
+    setup.place.psql(cut);
     router
-        .shows("the old password is refused, again and again", |status| {
+        .shows("the old password is refused repeatedly", |status| {
             let refused = status["last_problem"]["what"].as_str()?.contains("password authentication failed");
             (refused && status["reconnects"]["postgres"].as_u64()? >= 3).then_some(())
         })
@@ -169,14 +169,14 @@ async fn secure_connection_outlasts_a_password_that_is_changed_under_it() {
 
     fs::write(&file, "changed\n").unwrap();
     router.ready().await;
-    setting.insert(3);
-    setting.all_confirmed().await;
+    setup.insert(3);
+    setup.all_confirmed().await;
     let ended = router.stop().await;
-    let told = ended.log.matches("password authentication failed").count();
+    let logged = ended.log.matches("password authentication failed").count();
     assert!(!ended.log.contains("sesame") && !ended.log.contains("changed\n"), "{}", ended.log);
-    // by the session, and at most once more by the watch beside it
-    assert!((1..=2).contains(&told), "{}", ended.log);
-    let records = kafka.records(&setting.place.name).await;
+    // by the session, and perhaps by the catalogue watch
+    assert!((1..=2).contains(&logged), "{}", ended.log);
+    let records = kafka.records(&setup.place.name).await;
     let mut texts: Vec<_> = records.iter().map(|record| record.text()).collect();
     texts.dedup();
     assert_eq!(texts, ["1", "2", "3"]);

@@ -1,4 +1,4 @@
-//! Topics before their first record, and when they vanish.
+//! Creation of topics, their names, and what happens when they are deleted.
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
@@ -7,7 +7,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 #[tokio::test]
-async fn topics_are_made_as_configured() {
+async fn topics_are_created_as_configured() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("topics.partitions", 5)
@@ -25,7 +25,7 @@ async fn topics_are_made_as_configured() {
 }
 
 #[tokio::test]
-async fn topics_are_made_of_columns_headers_and_the_place_in_the_log() {
+async fn topics_are_built_from_columns_headers_and_source() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let template = format!(
         "{}.${{aggregate_type | kebab}}.${{headers.region | default('eu') | lower}}.${{source.table}}",
@@ -57,16 +57,16 @@ async fn topics_are_made_of_columns_headers_and_the_place_in_the_log() {
     }
 }
 
-/// A restart sends the same events again, and their sequence is the same then.
+/// A router that sends the same events again gives them the same sequence.
 #[tokio::test]
 async fn topics_by_sequence_are_the_same_after_a_restart() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let template = format!("{}.${{source.sequence}}", outbox.name);
     let settings = Settings::new(&outbox, &kafka).set("route.topic", template);
     outbox.insert_numbers("order", "a", 1..4).await;
-    let slot_of_before = format!("{}_before", outbox.name);
+    let earlier_slot = format!("{}_before", outbox.name);
     outbox
-        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{slot_of_before}')", outbox.name))
+        .execute(&format!("SELECT pg_copy_logical_replication_slot('{}', '{earlier_slot}')", outbox.name))
         .await;
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
@@ -84,16 +84,16 @@ async fn topics_by_sequence_are_the_same_after_a_restart() {
         "in the order of delivery"
     );
 
-    let router = Router::active(&settings.clone().set("postgres.slot", slot_of_before.as_str())).await;
+    let router = Router::active(&settings.clone().set("postgres.slot", earlier_slot.as_str())).await;
     kafka.holds(&outbox.name, 6).await;
     router.stop().await;
     let twice: Vec<_> = first.iter().flat_map(|once| [once.clone(), once.clone()]).collect();
     assert_eq!(topics(kafka.records(&outbox.name).await), twice);
-    outbox.execute(&format!("SELECT pg_drop_replication_slot('{slot_of_before}')")).await;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{earlier_slot}')")).await;
 }
 
 #[tokio::test]
-async fn topics_that_are_missing_stop_the_router_that_may_not_make_them() {
+async fn topics_that_are_missing_stop_the_router_that_may_not_create_them() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
     let router = Router::active(&settings).await;
@@ -108,7 +108,7 @@ async fn topics_that_are_missing_stop_the_router_that_may_not_make_them() {
 }
 
 #[tokio::test]
-async fn topics_that_vanish_are_made_again() {
+async fn topics_that_are_deleted_are_created_again() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let router = Router::active(&settings).await;
@@ -122,10 +122,10 @@ async fn topics_that_vanish_are_made_again() {
     router.stop().await;
 }
 
-/// A broker shows a new topic before it has made all of its partitions. What reaches a partition too early is refused,
-/// and what follows it a moment later is taken: the broker knows nothing yet of the producer's sequence.
+/// A broker announces a new topic before it has created all of its partitions. It refuses a record that reaches a partition too
+/// early, but would accept the next one a moment later, because it has no sequence of the producer yet.
 #[tokio::test]
-async fn topics_lose_nothing_while_the_broker_makes_them() {
+async fn topics_lose_nothing_while_the_broker_creates_them() {
     const TOPICS: i32 = 5;
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings =

@@ -1,9 +1,9 @@
-//! Any text and any variables are a configuration or refused as one; what is printed of it is the same again.
+//! Any text with any variables is a configuration or a usage error. A configuration can be printed and read back unchanged.
 
 use outbox_router::error::{Error, Exit};
 use pg_logical::Environment;
 
-use super::{SEPARATOR, loaded, prints_and_reads_back};
+use super::{SEPARATOR, assert_prints_and_reads_back, load_text};
 
 pub fn run(bytes: &[u8]) {
     let Ok(texts) = std::str::from_utf8(bytes) else { return };
@@ -17,8 +17,8 @@ pub fn run(bytes: &[u8]) {
     for (name, value) in variables.split(['\n', '\0']).filter_map(|line| line.split_once('=')) {
         env = env.with_variable(name, value);
     }
-    match loaded(text, &env) {
-        Ok(config) => prints_and_reads_back(&config),
+    match load_text(text, &env) {
+        Ok(config) => assert_prints_and_reads_back(&config),
         Err(Error::Definite(error)) => {
             assert_eq!(error.exit, Exit::Usage, "{error}");
             assert!(!error.what.is_empty() && !error.remedy.is_empty());

@@ -1,4 +1,5 @@
-//! Any text is a connection string or refused; what is printed of it is the same again, but for the password.
+//! Any text is a connection string or an error. A connection string can be printed and read back unchanged except for the
+//! password.
 
 use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::{Environment, Secret};

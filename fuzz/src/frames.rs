@@ -1,4 +1,4 @@
-//! The frame reader takes the same messages out of a stream however its bytes arrive, and keeps little besides them.
+//! The frame reader finds the same messages in a stream however its bytes arrive, and its buffer stays small.
 
 use std::io;
 use std::pin::Pin;
@@ -7,13 +7,13 @@ use std::task::{Context, Poll, Waker};
 use pg_logical::frames::FrameBuffer;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What one read asks for.
+/// The number of bytes that one read asks for.
 const READ_SIZE: usize = 64 * 1024;
 
-/// Enough to let the buffer grow several times.
+/// Long enough for the buffer to grow several times.
 const LONGEST_WIRE: usize = 1 << 18;
 
-/// A socket that gives as many bytes at a time as the sizes say, in turn.
+/// A socket whose reads return pieces of the sizes given, cyclically.
 struct Pieces<'a> {
     left: &'a [u8],
     at_least: usize,
@@ -39,7 +39,7 @@ pub fn run(bytes: &[u8]) {
     let (frames, broken) = expected(&wire);
 
     let whole = taken(&mut FrameBuffer::new(wire.clone()));
-    assert!(whole == (frames.clone(), broken), "the whole");
+    assert!(whole == (frames.clone(), broken), "read at once");
 
     let mut stream = Pieces { left: &wire, at_least: 1 + wire.len() / 1_000, sizes: sizes.iter().cycle() };
     let mut context = Context::from_waker(Waker::noop());
@@ -52,15 +52,18 @@ pub fn run(bytes: &[u8]) {
         pieces.0.extend(more);
         pieces.1 = broken;
         let (held, size) = held(&buffer);
-        assert!(size <= 4 * READ_SIZE.max(held).max(longest), "{size} bytes kept for {held}, {longest}");
+        assert!(
+            size <= 4 * READ_SIZE.max(held).max(longest),
+            "{size} bytes allocated for {held} buffered; the longest message has {longest}"
+        );
         if count == 0 {
             break;
         }
     }
-    assert!(pieces == (frames, broken), "the pieces");
+    assert!(pieces == (frames, broken), "read in pieces");
 }
 
-/// Messages of up to 64 KiB, of which an input of a few bytes can have many.
+/// Builds messages of up to 64 KiB, so that an input of a few bytes can have many large ones.
 fn built(plan: &[u8]) -> Vec<u8> {
     let mut wire = Vec::new();
     for message in plan.as_chunks::<4>().0 {
@@ -78,7 +81,8 @@ fn built(plan: &[u8]) -> Vec<u8> {
 
 type Frames = Vec<(u8, Vec<u8>)>;
 
-/// The messages of a stream by the manual's words ("Message Formats"), and whether an impossible length follows.
+/// Parses the messages of a stream as the Postgres manual describes them ("Message Formats"). Returns them, and whether an
+/// invalid length follows.
 fn expected(mut wire: &[u8]) -> (Frames, bool) {
     let mut frames = Vec::new();
     while let Some((&[tag, a, b, c, d], rest)) = wire.split_first_chunk() {
@@ -93,7 +97,7 @@ fn expected(mut wire: &[u8]) -> (Frames, bool) {
     (frames, false)
 }
 
-/// The messages that the buffer has, and whether an impossible length follows.
+/// Takes the complete messages out of the buffer. Returns them, and whether an invalid length follows.
 fn taken(buffer: &mut FrameBuffer) -> (Frames, bool) {
     let mut frames = Vec::new();
     loop {
@@ -109,7 +113,7 @@ fn taken(buffer: &mut FrameBuffer) -> (Frames, bool) {
     }
 }
 
-/// How many bytes wait in the buffer, and how many it has memory for: what it says of itself.
+/// The number of buffered bytes and the buffer's capacity, from its `Debug` output.
 fn held(buffer: &FrameBuffer) -> (usize, usize) {
     let text = format!("{buffer:?}");
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());

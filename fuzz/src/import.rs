@@ -1,9 +1,9 @@
-//! Any text is a connector's configuration or refused; what is made of it is a configuration in the eyes of the loader.
+//! Any text is a connector's configuration or an error. The loader accepts the configuration made from it, except for bad values.
 
 use outbox_router::import::{Surroundings, import};
 use pg_logical::Environment;
 
-use super::{SEPARATOR, loaded, prints_and_reads_back};
+use super::{SEPARATOR, assert_prints_and_reads_back, load_text};
 
 pub fn run(bytes: &[u8]) {
     let Ok(texts) = std::str::from_utf8(bytes) else { return };
@@ -19,10 +19,10 @@ pub fn run(bytes: &[u8]) {
     assert!(
         import.findings.iter().all(|finding| !finding.setting.contains('\n') && !finding.meaning.is_empty())
     );
-    put_secrets(&import.configuration);
-    match loaded(&import.configuration, &Environment::empty().with_user("me")) {
-        Ok(config) => prints_and_reads_back(&config),
-        // a bad value of the connector stays a bad value, in a file that is well formed
+    write_secrets(&import.configuration);
+    match load_text(&import.configuration, &Environment::empty().with_user("me")) {
+        Ok(config) => assert_prints_and_reads_back(&config),
+        // a bad value of the connector is copied, but the file must be well formed
         Err(error) => {
             let error = error.to_string();
             for ours in ["not TOML", "unknown key", "of the wrong kind"] {
@@ -32,8 +32,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Does what a finding asks for: a secret stands in a file of its own.
-fn put_secrets(configuration: &str) {
+/// Writes each secret to the file that the configuration refers to, as a finding asks the operator to.
+fn write_secrets(configuration: &str) {
     let directory = std::env::temp_dir().join("secrets");
     for (_, rest) in configuration.lines().filter_map(|line| line.split_once("file = \"secrets/")) {
         let name = rest.split('"').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the fuzz targets do, one module for each. Here, apart from `fuzz_targets/`, so that `tests/fuzz_corpus.rs` can run
-//! the kept inputs through the same code without a fuzzer.
+//! The code of the fuzz targets, one module for each. It is separate from `fuzz_targets/`, so that `tests/fuzz_corpus.rs` can run
+//! it on the corpus without a fuzzer.
 
 pub mod config;
 pub mod conninfo;
@@ -19,11 +19,11 @@ use outbox_router::config::load::load;
 use outbox_router::error::Error;
 use pg_logical::Environment;
 
-/// Stands between the texts of an input that holds several: no text has it.
+/// Separates the texts of an input; none contains it.
 const SEPARATOR: char = '\u{1e}';
 
-/// A configuration from its text, as the router loads it.
-fn loaded(text: &str, env: &Environment) -> Result<Config, Error> {
+/// Loads a configuration from its text as the router does.
+fn load_text(text: &str, env: &Environment) -> Result<Config, Error> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let path: PathBuf = std::env::temp_dir().join(format!("fuzz-{}-{number}.toml", std::process::id()));
@@ -33,12 +33,13 @@ fn loaded(text: &str, env: &Environment) -> Result<Config, Error> {
     loaded.map(|loaded| loaded.config)
 }
 
-/// What is printed of a configuration is read, and printed the same again.
-fn prints_and_reads_back(config: &Config) {
+/// Asserts that a printed configuration can be read, and is then printed the same.
+fn assert_prints_and_reads_back(config: &Config) {
     let printed = config.to_redacted_toml();
-    let again = loaded(&printed, &Environment::empty()).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+    let again =
+        load_text(&printed, &Environment::empty()).unwrap_or_else(|error| panic!("{error}\n{printed}"));
     assert_eq!(again.to_redacted_toml(), printed);
-    // what hides a secret is another configuration, and what has no effect is not printed
+    // hidden secrets change the configuration, and settings without effect are not printed
     let mut expected = config.clone();
     if !config.route.produces_cloudevents() {
         expected.route.cloudevents.clone_from(&again.route.cloudevents);

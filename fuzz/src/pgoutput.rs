@@ -1,5 +1,5 @@
-//! Any bytes are a message of pgoutput or an error; what is decoded can be walked to its end, and nothing of it could be
-//! missing.
+//! Any bytes are a pgoutput message or an error. A decoded message can be iterated to its end, and is neither truncated nor
+//! followed by other bytes.
 
 use pg_logical::pgoutput::{Message, OldRow, Tuple};
 
@@ -25,7 +25,7 @@ pub fn run(bytes: &[u8]) {
         | Message::Type(_)
         | Message::Logical(_) => {}
     }
-    // values stay out of it
+    // values are not part of the Debug output
     assert!(format!("{message:?}").len() < 1_000 + bytes.len() * 4);
     let longer = [bytes, &[0]].concat();
     let shorter = bytes.split_last().map_or(bytes, |(_, shorter)| shorter);

@@ -1,5 +1,5 @@
-//! Any row of any types, as the stream has it and as a query has it, is the same event or the same refusal, and becomes the
-//! same record in every form that a record can take.
+//! Any row of any types becomes the same event or the same error from the stream and from a query, and then the same record in
+//! every format.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use pg_logical::pgoutput::Message;
 use pg_logical::{Environment, Lsn, Oid, PgTimestamp};
 use serde_json::value::RawValue;
 
-use super::loaded;
+use super::load_text;
 
 const CONFIGURATIONS: [&str; 7] = [
     "",
@@ -26,13 +26,13 @@ const CONFIGURATIONS: [&str; 7] = [
 const COLUMNS: [&str; 9] =
     ["id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers", "x", "trace", "created_at"];
 
-/// Of each kind that Kafka Connect writes in its own way, and some that it does not.
+/// Types that Kafka Connect formats specially, and some that it does not.
 const BUILT_IN: [u32; 27] = [
     25, 3802, 1184, 17, 16, 20, 23, 114, 142, 600, 700, 701, 790, 1082, 1083, 1114, 1186, 1266, 1560, 1562,
     1700, 2950, 3904, 1009, 1231, 1001, 1185,
 ];
 
-/// Types of extensions, and domains by what they are based on.
+/// Types of extensions, and domains with the base type that the stream names.
 const OWN: [(u32, &str, &str); 4] = [
     (70_000, "public", "hstore"),
     (70_001, "x", "citext"),
@@ -40,7 +40,7 @@ const OWN: [(u32, &str, &str); 4] = [
     (70_003, "pg_catalog", "bytea"),
 ];
 
-/// The type of a column, by a byte: its number in the stream, and what it is.
+/// Chooses the type of a column. Returns its OID in the stream, and the type.
 fn column_type(n: u8, modifier: i32) -> (u32, ColumnType) {
     let n = usize::from(n) % (BUILT_IN.len() + OWN.len());
     if let Some(&id) = BUILT_IN.get(n) {
@@ -55,7 +55,7 @@ fn column_type(n: u8, modifier: i32) -> (u32, ColumnType) {
     (id, of)
 }
 
-/// A value of an input: these first bytes stand for what is no text.
+/// A value of the input. Its first byte selects the kinds other than text.
 #[derive(Clone, Copy)]
 enum Cell<'a> {
     NoColumn,
@@ -79,10 +79,10 @@ impl<'a> Cell<'a> {
 }
 
 pub fn run(bytes: &[u8]) {
-    // which configuration, the types' modifier, the types, then the values
-    let Some((&[which, a, b, c, d], rest)) = bytes.split_first_chunk::<5>() else { return };
+    // the number of the configuration, the type modifier, the types, then the values
+    let Some((&[number, a, b, c, d], rest)) = bytes.split_first_chunk::<5>() else { return };
     let Some((types, rest)) = rest.split_first_chunk::<{ COLUMNS.len() }>() else { return };
-    let config = &configurations()[usize::from(which) % CONFIGURATIONS.len()];
+    let config = &configurations()[usize::from(number) % CONFIGURATIONS.len()];
     let modifier = i32::from_be_bytes([a, b, c, d]);
     let values = rest.split(|byte| *byte == 0x1e).chain(std::iter::repeat(&b""[..]));
     let columns: Vec<Column<'_>> = COLUMNS
@@ -103,16 +103,16 @@ pub fn run(bytes: &[u8]) {
     }
     let relation = relation(&columns, modifier);
     let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("a relation") };
-    let taken = outbox.relation(&relation, false);
+    let accepted = outbox.relation(&relation, false);
     let insert = insert(&columns);
     let Ok(Message::Insert(insert)) = Message::decode(&insert) else { panic!("an insert") };
-    let streamed = match taken {
+    let streamed = match accepted {
         Ok(()) => outbox.event(&insert).map(|event| event.expect("it is the outbox")),
         Err(error) => Err(error),
     };
     let streamed_record = streamed.as_ref().ok().map(|event| record(config, event));
 
-    // a query has texts of UTF-8 only
+    // a query returns only UTF-8 text
     let texts: Option<Vec<_>> = columns
         .iter()
         .map(|(name, (_, of), cell)| match cell {
@@ -170,9 +170,9 @@ fn insert(columns: &[Column<'_>]) -> Vec<u8> {
     message
 }
 
-/// What becomes of an event, as far as it shows.
+/// The visible outcome of routing an event.
 #[derive(Debug, PartialEq)]
-enum Became {
+enum Outcome {
     Refused(String),
     Dropped,
     Record {
@@ -185,27 +185,28 @@ enum Became {
     },
 }
 
-fn record(config: &Config, event: &OutboxEvent<'_>) -> Became {
+fn record(config: &Config, event: &OutboxEvent<'_>) -> Outcome {
     let mut router = Router::of(config);
     let origin = Origin { final_lsn: Lsn(1), xid: 2, commit_time: PgTimestamp(0), ordinal: 1 };
     let record = match router.route(event, &origin) {
         Ok(Routed::Record(record)) => record,
-        Ok(Routed::Dropped) => return Became::Dropped,
-        Err(unroutable) => return Became::Refused(unroutable.to_string()),
+        Ok(Routed::Dropped) => return Outcome::Dropped,
+        Err(unroutable) => return Outcome::Refused(unroutable.to_string()),
     };
     assert_eq!(topic_name::check(record.topic), Ok(()));
     assert!(record.partition.is_none_or(|number| number >= 0));
-    // where nothing is put in that Postgres would not have let in
-    let sound = |field: Field| !event.field_type(field).is_json() || event.field(field).is_none_or(is_json);
-    let made = matches!(config.route.value, ValueForm::Envelope | ValueForm::CloudEventsStructured);
-    if let Some(value) = record.value.filter(|_| made && sound(Field::Payload)) {
+    // Postgres has validated json columns; a value built from another column may not be JSON
+    let is_valid =
+        |field: Field| !event.field_type(field).is_json() || event.field(field).is_none_or(is_json);
+    let built = matches!(config.route.value, ValueForm::Envelope | ValueForm::CloudEventsStructured);
+    if let Some(value) = record.value.filter(|_| built && is_valid(Field::Payload)) {
         assert!(is_json(value) && value.starts_with(b"{"), "{}", String::from_utf8_lossy(value));
     }
-    if let Some(key) = record.key.filter(|_| config.route.key_as_json && sound(Field::AggregateId)) {
+    if let Some(key) = record.key.filter(|_| config.route.key_as_json && is_valid(Field::AggregateId)) {
         assert!(is_json(key), "{}", String::from_utf8_lossy(key));
     }
     let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
-    Became::Record {
+    Outcome::Record {
         topic: record.topic.to_owned(),
         partition: record.partition,
         key: owned(record.key),
@@ -226,5 +227,5 @@ fn configurations() -> &'static [Config] {
 
 fn configuration(text: &str) -> Config {
     let required = "postgres.url = \"postgres://r@h/d\"\nkafka.\"bootstrap.servers\" = \"h:1\"\n";
-    loaded(&format!("{required}{text}"), &Environment::empty()).unwrap_or_else(|error| panic!("{error}"))
+    load_text(&format!("{required}{text}"), &Environment::empty()).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,4 +1,5 @@
-//! Whatever text a server answers with, a password file has, or the topic of the positions holds is read or refused.
+//! Server errors, checkpoints of the positions topic, timeline histories and password files are read or refused, whatever their
+//! bytes.
 
 use std::str::FromStr;
 
@@ -16,14 +17,14 @@ pub fn run(bytes: &[u8]) {
         let refused = QueryError::Server { place: "db:5432".to_owned(), error: Box::new(error) };
         assert!(Error::from(refused).to_string().contains(":5432"));
     }
-    if let Ok(remembered) = Checkpoint::decode(bytes) {
-        assert_eq!(Checkpoint::decode(&remembered.encode()), Ok(remembered));
+    if let Ok(checkpoint) = Checkpoint::decode(bytes) {
+        assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(lsn) = Lsn::from_str(text) {
         assert_eq!(lsn.to_string().parse(), Ok(lsn));
     }
-    // a line that cannot be read never makes a position part of a history
+    // a position is part of a history only because of a valid line
     if let Descent::Holds = descent(text, 1, Lsn(u64::MAX)) {
         assert!(text.lines().any(|line| line.trim_start().starts_with(['1', '0', '+'])), "{text}");
     }

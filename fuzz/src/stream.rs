@@ -1,4 +1,4 @@
-//! Any bytes behind the frame reader: messages that decode go through outbox and routing, as the relay does it.
+//! Any bytes go through the frame reader; messages that can be decoded go through outbox and routing, as in the relay.
 
 use outbox_router::config::template::Template;
 use outbox_router::config::{Columns, RecordTimestamp, Route, TableName, Topics};

@@ -1,5 +1,5 @@
-//! Any text is a template or refused; one that is printed is the same again, and makes of any values what it says that it
-//! may make.
+//! Any text is a template or an error. A template can be printed and read back unchanged, and `may_produce` holds for all its
+//! results.
 
 use outbox_router::config::template::{Part, Template};
 use outbox_router::config::{Columns, NamedTemplate, Route, TableName, Topics};
@@ -20,22 +20,22 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(Template::parse(&template.to_string()).as_ref(), Ok(&template));
     let values: Vec<&str> = texts.collect();
 
-    let header = made_of(&template, false, &values);
-    let topic = made_of(&template, true, &values);
-    for made in [&header, &topic].into_iter().flatten() {
-        assert!(template.may_produce(made), "{made:?} by {template}");
-        assert!(template.fixed().is_none_or(|fixed| fixed == made));
+    let header = render(&template, false, &values);
+    let topic = render(&template, true, &values);
+    for result in [&header, &topic].into_iter().flatten() {
+        assert!(template.may_produce(result), "{result:?} by {template}");
+        assert!(template.fixed().is_none_or(|fixed| fixed == result));
     }
     match (header, topic) {
         (Some(header), Some(topic)) => assert_eq!(header, topic),
         (Some(header), None) => assert!(topic_name::check(&header).is_err(), "{header:?}"),
         (None, topic) => assert_eq!(topic, None),
     }
-    // filters are no different when they are applied again
-    assert_eq!(made_of(&twice(&template), false, &values), made_of(&template, false, &values), "{template}");
+    // filters are idempotent
+    assert_eq!(render(&twice(&template), false, &values), render(&template, false, &values), "{template}");
 }
 
-/// The same with every filter twice.
+/// The same template with each filter applied twice.
 fn twice(template: &Template) -> Template {
     let twice = template.parts().iter().map(|part| match part {
         Part::Text(text) => text.replace('$', "$$"),
@@ -48,8 +48,8 @@ fn twice(template: &Template) -> Template {
     Template::parse(&twice.collect::<String>()).unwrap()
 }
 
-/// What it makes, as the topic or as a header, of an event with these values, the first for NULL if it is empty.
-fn made_of(template: &Template, as_topic: bool, values: &[&str]) -> Option<String> {
+/// Renders the template, as the topic or a header, for an event with these values. A value of "\0" or a missing one is NULL.
+fn render(template: &Template, as_topic: bool, values: &[&str]) -> Option<String> {
     let columns = Columns::default();
     let mut route = Route::default();
     match as_topic {

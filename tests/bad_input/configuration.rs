@@ -1,4 +1,4 @@
-//! What can be known without a server ends with 2.
+//! Faults that can be detected without a server: exit code 2.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::support::router::{Ended, Router};
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 
-/// Servers that nobody answers for: whoever asks them does not end soon.
+/// Addresses where nothing answers: a router that connected would not exit soon.
 fn settings() -> Settings {
     Settings::default()
         .set("postgres.url", "postgres://nobody@192.0.2.1/nowhere")
@@ -26,7 +26,7 @@ fn run(arguments: &[&str], file: &Path) -> Ended {
 }
 
 #[tokio::test]
-async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked() {
+async fn bad_input_in_the_configuration_exits_with_2_before_any_connection() {
     let mut sentences = Sentences::default();
     for (key, value) in [
         ("postgres.publicaton", "outbox_router"),
@@ -65,7 +65,7 @@ async fn bad_input_in_the_configuration_ends_with_2_before_any_server_is_asked()
 }
 
 #[test]
-fn bad_input_of_a_file_that_is_none_ends_with_2() {
+fn bad_input_of_an_unreadable_file_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.toml");
     fs::write(&broken, "[postgres]\nurl = \"postgres://db/shop\nslot = \"x\"\n").unwrap();
@@ -86,7 +86,7 @@ fn bad_input_of_a_file_that_is_none_ends_with_2() {
 }
 
 #[tokio::test]
-async fn bad_input_of_an_admin_port_that_is_taken_ends_with_2() {
+async fn bad_input_of_an_admin_port_in_use_exits_with_2() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let ended = Router::start(&settings().set("admin.listen", address.as_str())).exits(2).await;
@@ -95,16 +95,16 @@ async fn bad_input_of_an_admin_port_that_is_taken_ends_with_2() {
     insta::assert_snapshot!(sentences.text());
 }
 
-/// What is shown without a configuration, too.
+/// Output that needs no configuration.
 #[test]
-fn bad_input_of_a_standard_output_that_is_full_ends_with_2() {
+fn bad_input_of_a_full_standard_output_exits_with_2() {
     for arguments in [&["--help"][..], &["run", "--help"], &["--version"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox-router"));
         command.args(arguments).stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
         let output = process::start(&mut command).wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("Cannot write to standard output"), "{arguments:?}: {said}");
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(err.contains("Cannot write to standard output"), "{arguments:?}: {err}");
     }
 }

@@ -1,4 +1,4 @@
-//! Events that cannot be sent: the router stops there, says which it is, and nothing that follows is sent past it.
+//! Events that cannot be sent: the router stops there, names the event, and sends nothing after it.
 
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
@@ -7,8 +7,8 @@ use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// Takes transactions of three rows, of which the one in the middle cannot be sent.
-struct Setting {
+/// An outbox for transactions of three rows, of which the second cannot be sent.
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     settings: Settings,
@@ -16,17 +16,17 @@ struct Setting {
     sent: usize,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         outbox.execute("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL").await;
         outbox.create_witness().await;
         let settings = Settings::new(&outbox, &kafka);
-        Setting { outbox, kafka, settings, sentences: Sentences::default(), sent: 0 }
+        Setup { outbox, kafka, settings, sentences: Sentences::default(), sent: 0 }
     }
 
-    /// A good transaction, one with `values` in its middle, and a good one after it: what is before the bad row arrives,
-    /// what is after it does not, and only the first transaction is confirmed.
+    /// Commits a good transaction, one with `values` in its middle, and another good one. Checks that only the rows before the
+    /// bad row arrive, and that only the first transaction is confirmed.
     async fn stops_at(&mut self, case: &str, columns: &str, values: &str) -> Ended {
         let good = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}');";
         let delivered = self.outbox.commit(good).await;
@@ -43,28 +43,28 @@ impl Setting {
         self.sent += 2;
         assert_eq!(self.kafka.count(&self.outbox.name).await, Ok(self.sent), "{case}: {}", ended.log);
         self.outbox.released().await;
-        // where Postgres writes for long, a keepalive may name a place behind the first transaction and before the refused one's end
+        // a keepalive may confirm a position between the end of the first transaction and the end of the refused one
         let confirmed = self.outbox.confirmed().await;
         assert!((delivered..refused).contains(&confirmed), "{case}: {confirmed}: {}", ended.log);
         self.sentences.of(case, &self.outbox, &ended);
         ended
     }
 
-    /// What an operator may do: take the rows away and move the slot past them.
+    /// Deletes the rows and moves the slot past them, as an operator may do.
     async fn clear(&self) {
         self.outbox.execute("DELETE FROM outbox").await;
         self.settings.advance_past_everything(&self.outbox).await;
     }
 }
 
-/// Holds nothing that a terminal would act upon, and no line that the router did not begin.
+/// Whether the line has no control character and was not forged by an event.
 fn printable(line: &str) -> bool {
     !line.starts_with("forged") && !line.chars().any(char::is_control)
 }
 
 #[tokio::test]
 async fn bad_input_hostile_aggregate_types_stop_the_router_before_them() {
-    let mut setting = Setting::new().await;
+    let mut setup = Setup::new().await;
     let long = format!("'{}'", "x".repeat(300));
     for (case, aggregate_type) in [
         ("two words", "'two words'"),
@@ -77,22 +77,19 @@ async fn bad_input_hostile_aggregate_types_stop_the_router_before_them() {
         ("a direction of writing", "E'a\\u202eb'"),
         ("NULL", "NULL"),
     ] {
-        setting.stops_at(case, "aggregate_type", aggregate_type).await;
-        setting.clear().await;
+        setup.stops_at(case, "aggregate_type", aggregate_type).await;
+        setup.clear().await;
     }
-    insta::assert_snapshot!(setting.sentences.text());
+    insta::assert_snapshot!(setup.sentences.text());
 }
 
-/// By the default template an empty type would still leave a name.
+/// The template is a single column, because with the default template even an empty type leaves a topic name.
 #[tokio::test]
-async fn bad_input_names_that_are_no_topics_stop_the_router() {
-    let mut setting = Setting::new().await;
-    let prefix = setting.outbox.name.clone();
-    setting
-        .outbox
-        .execute(&format!("ALTER TABLE outbox ADD COLUMN topic text DEFAULT '{prefix}.order'"))
-        .await;
-    setting.settings = setting.settings.set("route.topic", "${topic}");
+async fn bad_input_of_invalid_topic_names_stops_the_router() {
+    let mut setup = Setup::new().await;
+    let prefix = setup.outbox.name.clone();
+    setup.outbox.execute(&format!("ALTER TABLE outbox ADD COLUMN topic text DEFAULT '{prefix}.order'")).await;
+    setup.settings = setup.settings.set("route.topic", "${topic}");
     for (case, topic) in [
         ("empty", "''"),
         ("one dot", "'.'"),
@@ -101,16 +98,16 @@ async fn bad_input_names_that_are_no_topics_stop_the_router() {
         ("the router's own", "'outbox-router.positions'"),
         ("NULL", "NULL"),
     ] {
-        setting.stops_at(case, "aggregate_type, topic", &format!("'order', {topic}")).await;
-        setting.clear().await;
+        setup.stops_at(case, "aggregate_type, topic", &format!("'order', {topic}")).await;
+        setup.clear().await;
     }
-    insta::assert_snapshot!(setting.sentences.text());
+    insta::assert_snapshot!(setup.sentences.text());
 }
 
 #[tokio::test]
-async fn bad_input_headers_that_are_no_object_stop_the_router() {
-    let mut setting = Setting::new().await;
-    setting
+async fn bad_input_of_headers_that_are_not_an_object_stops_the_router() {
+    let mut setup = Setup::new().await;
+    setup
         .outbox
         .execute("ALTER TABLE outbox ALTER headers DROP DEFAULT, ALTER headers TYPE text, ALTER headers SET DEFAULT '{}'")
         .await;
@@ -122,75 +119,75 @@ async fn bad_input_headers_that_are_no_object_stop_the_router() {
         ("a zero character in a name", r#"'{"a": 1, "b\u0000c": "pay10ad"}'"#),
         ("half a surrogate", r#"'{"a": "\ud800pay10ad"}'"#),
     ] {
-        let ended = setting.stops_at(case, "aggregate_type, headers", &format!("'order', {headers}")).await;
+        let ended = setup.stops_at(case, "aggregate_type, headers", &format!("'order', {headers}")).await;
         assert!(!ended.log.contains("pay10ad"), "{}", ended.log);
-        setting.clear().await;
+        setup.clear().await;
     }
-    insta::assert_snapshot!(setting.sentences.text());
+    insta::assert_snapshot!(setup.sentences.text());
 }
 
-/// Known before it is sent where the topic's limit tells, by the broker's answer where a compression could have helped.
+/// The router refuses the event itself if it exceeds the topic's limit. With compression it may fit, so the broker refuses it.
 #[tokio::test]
-async fn bad_input_payloads_larger_than_the_broker_takes_stop_the_router() {
-    let mut setting = Setting::new().await;
+async fn bad_input_of_payloads_that_are_too_large_stops_the_router() {
+    let mut setup = Setup::new().await;
     let large = "'order', (SELECT jsonb_build_object('text', string_agg(md5(n::text), '')) FROM generate_series(1, 100000) n)";
-    setting.stops_at("too large for the topic", "aggregate_type, payload", large).await;
-    setting.clear().await;
+    setup.stops_at("too large for the topic", "aggregate_type, payload", large).await;
+    setup.clear().await;
 
-    let before = setting.settings.clone();
-    setting.settings = before.clone().set("kafka.'compression.type'", "zstd");
-    setting.stops_at("too large even when compressed", "aggregate_type, payload", large).await;
-    setting.clear().await;
+    let before = setup.settings.clone();
+    setup.settings = before.clone().set("kafka.'compression.type'", "zstd");
+    setup.stops_at("too large even when compressed", "aggregate_type, payload", large).await;
+    setup.clear().await;
 
-    setting.settings = before.set("kafka.'message.max.bytes'", 100_000);
-    setting.stops_at("too large for the producer", "aggregate_type, payload", large).await;
-    insta::assert_snapshot!(setting.sentences.text());
+    setup.settings = before.set("kafka.'message.max.bytes'", 100_000);
+    setup.stops_at("too large for the producer", "aggregate_type, payload", large).await;
+    insta::assert_snapshot!(setup.sentences.text());
 }
 
-/// When the cause is put right the next start goes on at the very row.
+/// Once the cause is corrected, the next start resumes at the refused row.
 #[tokio::test]
-async fn bad_input_that_was_put_right_goes_on_at_the_very_row() {
-    let mut setting = Setting::new().await;
-    setting.stops_at("a slash", "aggregate_type, payload", "'a/b', '{\"slash\": 1}'").await;
-    let corrected = setting.settings.clone().set("route.topic", setting.outbox.topic("all"));
+async fn bad_input_that_was_corrected_resumes_at_the_refused_row() {
+    let mut setup = Setup::new().await;
+    setup.stops_at("a slash", "aggregate_type, payload", "'a/b', '{\"slash\": 1}'").await;
+    let corrected = setup.settings.clone().set("route.topic", setup.outbox.topic("all"));
     let router = Router::start(&corrected);
-    setting.outbox.all_confirmed().await;
+    setup.outbox.all_confirmed().await;
     router.stop().await;
-    let records = setting.kafka.records(&setting.outbox.topic("all")).await;
-    // what the transaction holds before that row was acknowledged, and is not sent again
+    let records = setup.kafka.records(&setup.outbox.topic("all")).await;
+    // the row before it in the transaction was acknowledged, and is not sent again
     let types: Vec<_> = records.iter().map(|record| record.header("type").unwrap()).collect();
     assert_eq!(types, ["bad", "happened", "happened"]);
-    setting.clear().await;
+    setup.clear().await;
 
     let large = "'order', jsonb_build_object('text', repeat('x', 1500000))";
-    setting.sent += records.len();
-    setting.stops_at("too large", "aggregate_type, payload", large).await;
-    setting.kafka.alter_topic(&setting.outbox.topic("order"), &[("max.message.bytes", "2000000")]).await;
-    let router = Router::start(&setting.settings);
-    setting.outbox.all_confirmed().await;
+    setup.sent += records.len();
+    setup.stops_at("too large", "aggregate_type, payload", large).await;
+    setup.kafka.alter_topic(&setup.outbox.topic("order"), &[("max.message.bytes", "2000000")]).await;
+    let router = Router::start(&setup.settings);
+    setup.outbox.all_confirmed().await;
     router.stop().await;
-    let records = setting.kafka.records(&setting.outbox.topic("order")).await;
+    let records = setup.kafka.records(&setup.outbox.topic("order")).await;
     let large: Vec<_> = records.iter().filter(|record| record.header("type") == Some("bad")).collect();
     assert_eq!(large.len(), 1);
     assert!(large[0].value.as_ref().unwrap().len() > 1_500_000);
 }
 
-/// The sentence holds the statement that leaves the transaction out, and no more than that.
+/// The error has the command that skips the transaction, and only that one.
 #[tokio::test]
-async fn bad_input_that_is_left_out_as_the_sentence_says_leaves_out_its_transaction_alone() {
-    let mut setting = Setting::new().await;
-    let ended = setting.stops_at("a slash", "aggregate_type", "'a/b'").await;
-    setting.settings.run_suggested_command(&ended);
-    setting.outbox.insert("order", "after", "{}").await;
-    let router = Router::start(&setting.settings);
-    setting.outbox.all_confirmed().await;
+async fn bad_input_skipped_as_advised_skips_only_its_transaction() {
+    let mut setup = Setup::new().await;
+    let ended = setup.stops_at("a slash", "aggregate_type", "'a/b'").await;
+    setup.settings.run_suggested_command(&ended);
+    setup.outbox.insert("order", "after", "{}").await;
+    let router = Router::start(&setup.settings);
+    setup.outbox.all_confirmed().await;
     router.stop().await;
-    // what came before, and the transaction after it, and the new one
+    // the events sent before, the transaction after the skipped one, and the new event
     let keys = async |key: &str| {
-        let records = setting.kafka.records(&setting.outbox.name).await;
+        let records = setup.kafka.records(&setup.outbox.name).await;
         records.iter().filter(|record| record.key() == Some(key)).count()
     };
-    assert_eq!((keys("a").await, keys("after").await), (setting.sent + 1, 1));
+    assert_eq!((keys("a").await, keys("after").await), (setup.sent + 1, 1));
 }
 
 #[tokio::test]
@@ -219,9 +216,9 @@ async fn bad_input_in_an_id_is_printed_harmlessly() {
     insta::assert_snapshot!(sentences.text());
 }
 
-/// Not bad: it has no order, so it needs no key.
+/// An event without an aggregate has no order, so it needs no key.
 #[tokio::test]
-async fn bad_input_is_not_a_null_aggregate_id_which_is_counted() {
+async fn bad_input_does_not_include_a_null_aggregate_id() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
     outbox

@@ -1,5 +1,5 @@
-//! What is wrong with servers, configuration or events gets a sentence and the right exit code. The snapshots hold every
-//! sentence: what, where, and what to do.
+//! Faults of servers, configuration and events are reported with the right exit code. The snapshots hold every message: what is
+//! wrong, where, and what to do.
 
 mod configuration;
 mod events;

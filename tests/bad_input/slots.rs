@@ -1,4 +1,4 @@
-//! A slot that is not there, or not the router's, is neither made nor touched: exit 3.
+//! A slot that is missing or not usable is neither created nor changed: exit code 3.
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
@@ -7,14 +7,14 @@ use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// All but a slot.
+/// Table and publication, but no slot.
 async fn without_slot() -> Outbox {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
     outbox
 }
 
-/// All there is to know of the slots of this name.
+/// The slots of this name, with plugin, database and position.
 async fn slots(outbox: &Outbox) -> Vec<String> {
     let sql = format!(
         "SELECT concat_ws(' ', slot_name, plugin, database, confirmed_flush_lsn) FROM pg_replication_slots \
@@ -25,7 +25,7 @@ async fn slots(outbox: &Outbox) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn bad_input_of_a_slot_that_is_missing_or_not_ours_ends_with_3_and_leaves_it_alone() {
+async fn bad_input_of_a_missing_or_foreign_slot_exits_with_3() {
     let kafka = Kafka::shared();
     let mut sentences = Sentences::default();
 

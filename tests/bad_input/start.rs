@@ -1,4 +1,4 @@
-//! A definite answer of Postgres at the start ends with 1.
+//! A definite error of Postgres at start: exit code 1.
 
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -11,7 +11,7 @@ use crate::support::shared;
 use crate::support::signal::Signal;
 
 #[tokio::test]
-async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
+async fn bad_input_that_postgres_reports_at_start_exits_with_1() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let url = outbox.url();
@@ -59,15 +59,15 @@ async fn bad_input_that_postgres_answers_at_once_ends_with_1() {
     assert_eq!(kafka.count(&outbox.name).await, Ok(0));
 }
 
-/// A row of the time before an alteration may still be in the log, until the slot is past it.
+/// Until the slot is past the DDL, the WAL may still hold rows with the old columns, so a missing column is not an error yet.
 #[tokio::test]
-async fn bad_input_of_a_column_of_an_altered_table_is_known_once_the_slot_is_past_the_alteration() {
+async fn bad_input_of_a_dropped_column_is_reported_at_start_once_the_slot_is_past_the_ddl() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     outbox.execute("ALTER TABLE outbox RENAME payload TO body").await;
     outbox.execute("INSERT INTO outbox (aggregate_type, body) VALUES ('order', '1')").await;
     let settings = Settings::new(&outbox, &kafka);
-    // it could not know, until it read the row
+    // only the row shows that the column is missing
     let ended = Router::start(&settings).exits(3).await;
     assert!(ended.log.contains("the table was altered"), "{}", ended.log);
 
@@ -80,7 +80,7 @@ async fn bad_input_of_a_column_of_an_altered_table_is_known_once_the_slot_is_pas
     );
     eventually("the slot is past the alteration", async || {
         router.assert_running();
-        // writes down which transactions run, from which the slot learns what it needs no more
+        // logs the running transactions, from which the slot computes its catalog_xmin
         outbox.execute("CHECKPOINT").await;
         outbox.query(&past).await[0].get::<_, bool>(0).then_some(())
     })
@@ -90,14 +90,14 @@ async fn bad_input_of_a_column_of_an_altered_table_is_known_once_the_slot_is_pas
     ended.says(&["no column \"payload\""]);
 }
 
-/// What is made one after the other is also missed one after the other.
+/// Creates what is missing step by step, and checks the error of each step.
 #[tokio::test]
 async fn bad_input_of_an_empty_database_hints_at_init() {
     let outbox = Outbox::bare(shared::postgres()).await;
     let settings = Settings::new(&outbox, &Kafka::shared());
     let mut sentences = Sentences::default();
     sentences.of("an empty database", &outbox, &Router::start(&settings).exits(3).await);
-    // on 15 a row that was written before there is a publication ends the stream
+    // on Postgres 15 a row that was written before the publication was created ends the stream
     outbox.create_slot_by_hand().await;
     sentences.of("with a slot", &outbox, &Router::start(&settings).exits(1).await);
     outbox.execute(TABLE).await;
@@ -108,11 +108,11 @@ async fn bad_input_of_an_empty_database_hints_at_init() {
     insta::assert_snapshot!(sentences.text());
 }
 
-const OF_15: &str = "must be superuser or replication role to start walsender";
-const OF_16: &str = "permission denied to start WAL sender: Only roles with the REPLICATION attribute may start a WAL sender process";
+const MESSAGE_OF_15: &str = "must be superuser or replication role to start walsender";
+const MESSAGE_OF_16: &str = "permission denied to start WAL sender: Only roles with the REPLICATION attribute may start a WAL sender process";
 
 #[tokio::test]
-async fn bad_input_of_passwords_privileges_and_wal_level_ends_with_1() {
+async fn bad_input_of_passwords_privileges_and_wal_level_exits_with_1() {
     let hba = "host all postgres 127.0.0.1/32 trust\nhost all unwanted 127.0.0.1/32 reject\n\
                host all all 127.0.0.1/32 scram-sha-256\n";
     let server = PrivatePostgres::start(hba, &[]).await;
@@ -134,7 +134,7 @@ async fn bad_input_of_passwords_privileges_and_wal_level_ends_with_1() {
     }
     assert_eq!(kafka.count(&outbox.name).await, Ok(0));
 
-    // with what `init` grants, it runs
+    // with REPLICATION, which `init` grants, it runs
     server.execute(&["ALTER ROLE weak REPLICATION"]).await;
     let router = Router::active(&with("weak:sesame@")).await;
     outbox.insert("order", "a", "{}").await;
@@ -146,14 +146,13 @@ async fn bad_input_of_passwords_privileges_and_wal_level_ends_with_1() {
     let ended = Router::start(&Settings::new(&outbox, &kafka)).exits(1).await;
     sentences.of("wal_level = replica", &outbox, &ended);
     insta::assert_snapshot!(
-        sentences.text().replace(OF_15, "SERVER'S REASON").replace(OF_16, "SERVER'S REASON")
+        sentences.text().replace(MESSAGE_OF_15, "SERVER'S REASON").replace(MESSAGE_OF_16, "SERVER'S REASON")
     );
 }
 
-/// While another router has the slot, this one's position is history: it goes on where the other has left the slot, and
-/// does not take the other's deliveries for a hole.
+/// The router resumes where the other one left the slot, and does not take the other's deliveries for a gap.
 #[tokio::test]
-async fn a_router_that_lost_its_slot_to_another_goes_on_when_it_is_given_back() {
+async fn a_router_that_lost_its_slot_to_another_resumes_when_the_slot_is_free() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let mut first = Router::active(&settings).await;
@@ -165,18 +164,18 @@ async fn a_router_that_lost_its_slot_to_another_goes_on_when_it_is_given_back() 
 
     let second = Router::active(&settings).await;
     first.signal(Signal::Continue);
-    first.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+    first.shows("the router waits", |status| (status["state"] == "waiting").then_some(())).await;
     outbox.insert("order", "a", "2").await;
     outbox.all_confirmed().await;
     second.stop().await;
-    first.shows("it is active", |status| (status["state"] == "active").then_some(())).await;
+    first.shows("the router is active", |status| (status["state"] == "active").then_some(())).await;
     outbox.insert("order", "a", "3").await;
     outbox.all_confirmed().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(3));
     first.stop().await;
 }
 
-/// Somebody else reads the slot: a second router waits, says for whom, and takes over.
+/// A second router waits while the first reads the slot, names it in its log, and takes over.
 #[tokio::test]
 async fn a_second_router_waits_for_the_slot_and_takes_over() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -184,22 +183,22 @@ async fn a_second_router_waits_for_the_slot_and_takes_over() {
     let first = Router::active(&settings).await;
     let walsender = outbox.active_pid().await;
     let mut second = Router::start(&settings);
-    second.shows("it waits", |status| (status["state"] == "waiting").then_some(())).await;
+    second.shows("the router waits", |status| (status["state"] == "waiting").then_some(())).await;
     assert!(second.log().contains(&walsender.to_string()), "{}", second.log());
     outbox.insert("order", "a", "1").await;
     outbox.all_confirmed().await;
     first.kill();
     outbox.insert("order", "a", "2").await;
     kafka.holds(&outbox.name, 2).await;
-    second.shows("it is active", |status| (status["state"] == "active").then_some(())).await;
+    second.shows("the router is active", |status| (status["state"] == "active").then_some(())).await;
     outbox.all_confirmed().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(2));
     second.stop().await;
 }
 
-/// Kafka's clients would wait without a word for what they cannot open.
+/// Without this check, librdkafka would wait silently for sockets that it cannot open.
 #[tokio::test]
-async fn bad_input_of_a_low_limit_of_open_files_is_the_reason_that_is_said() {
+async fn bad_input_of_a_low_limit_of_open_files_exits_with_2() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     for files in [14, 24, 36] {
         let ended = Router::with_max_files(&Settings::new(&outbox, &kafka), files).exits(2).await;

@@ -1,4 +1,4 @@
-//! Nobody answers: it is said once, and tried until somebody does or the router is stopped.
+//! A server cannot be reached: the router logs it once, and retries until it can or the router is stopped.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::support::router::Router;
 use crate::support::sentences::masked;
 use crate::support::settings::Settings;
 
-/// Bound but not listening: whoever calls is refused, and nobody else can take the port.
+/// A socket that is bound but not listening: connections are refused, and no other process can take the port.
 fn dead() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -19,12 +19,12 @@ fn dead() -> (TcpSocket, SocketAddr) {
 }
 
 #[tokio::test]
-async fn bad_input_unreachable_servers_are_waited_for_and_told_once() {
+async fn bad_input_of_unreachable_servers_is_retried_and_logged_once() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (_dead, address) = dead();
     let dead = address.to_string();
     let settings = Settings::new(&outbox, &kafka);
-    let mut said = String::new();
+    let mut warnings = String::new();
     for (key, value, peer, part) in [
         ("kafka.'bootstrap.servers'", dead.clone(), "kafka", dead.as_str()),
         ("kafka.'bootstrap.servers'", "broker.invalid:9092".into(), "kafka", "broker.invalid"),
@@ -48,18 +48,18 @@ async fn bad_input_unreachable_servers_are_waited_for_and_told_once() {
         let lines: Vec<_> = ended.log.lines().filter(|line| line.contains("WARN")).collect();
         assert_eq!(lines.len(), 1, "{}", ended.log);
         let line = lines[0].split_once("WARN").unwrap().1.trim();
-        said.push_str(&format!("{key} = {value:?}\n    {line}\n"));
+        warnings.push_str(&format!("{key} = {value:?}\n    {line}\n"));
     }
-    // as the resolver of the machine puts it
+    // the message depends on the machine's resolver
     for reason in ["Name or service not known", "Temporary failure in name resolution"] {
-        said = said.replace(reason, "RESOLVER'S REASON");
+        warnings = warnings.replace(reason, "RESOLVER'S REASON");
     }
-    insta::assert_snapshot!(masked(&said, &[(&dead, "HOST:PORT"), (&outbox.name, "NAME")]));
+    insta::assert_snapshot!(masked(&warnings, &[(&dead, "HOST:PORT"), (&outbox.name, "NAME")]));
 }
 
-/// Both come up at last, one after the other, and the same process goes to work.
+/// The server starts to listen while the router retries.
 #[tokio::test]
-async fn bad_input_an_address_that_answers_later_is_reached_without_a_restart() {
+async fn bad_input_of_an_address_that_answers_later_needs_no_restart() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (socket, address) = dead();
     let settings = Settings::new(&outbox, &kafka).reached_at(&outbox, &address.to_string());

@@ -1,4 +1,4 @@
-//! `check`: each thing that can be wrong is found, with its level, its sentence and its remedy.
+//! `check` reports each problem with its level, a sentence and a remedy.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::connect;
 use crate::support::place::Place;
 
-/// What `check --json` found.
+/// The findings of `check --json`.
 pub(crate) struct Found {
     pub(crate) code: i32,
     list: Vec<Value>,
@@ -34,7 +34,7 @@ impl Found {
         lines.collect()
     }
 
-    /// Exactly these checks found errors, and the exit code says so.
+    /// Asserts that exactly these checks found errors, and that the exit code agrees.
     #[track_caller]
     fn assert_errors(&self, expected: &[&str]) {
         let errors = self.checks("error");
@@ -49,7 +49,7 @@ impl Found {
     }
 }
 
-/// A place where `init` has been.
+/// A place in which `init` was run.
 fn ready() -> Place {
     let place = Place::new();
     let ran = place.run(&["init"]);
@@ -58,16 +58,16 @@ fn ready() -> Place {
 }
 
 #[test]
-fn all_is_well_after_init() {
+fn no_errors_after_init() {
     let place = ready();
     let found = Found::at(&place);
     found.assert_errors(&[]);
-    // one broker, no limit, superuser: true of the tests' own servers
+    // the test servers have one broker, no WAL limit, and a superuser as role
     let expected = ["max_slot_wal_keep_size", "replication_factor", "role"];
     assert_eq!(found.checks("warning"), BTreeSet::from(expected));
-    let people = place.run(&["check"]);
-    assert!(people.out.ends_with("3 warnings, no errors.\n"), "{people:?}");
-    assert!(!people.out.contains('\u{1b}'), "colours without a terminal");
+    let text = place.run(&["check"]);
+    assert!(text.out.ends_with("3 warnings, no errors.\n"), "{text:?}");
+    assert!(!text.out.contains('\u{1b}'), "colours without a terminal");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn everything_is_missing() {
 }
 
 #[test]
-fn kafka_away_hides_nothing_of_postgres() {
+fn unreachable_kafka_does_not_hide_findings_about_postgres() {
     let place = ready().with("KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1");
     let found = Found::at(&place);
     found.assert_errors(&["kafka_connection"]);
@@ -100,7 +100,7 @@ fn kafka_away_hides_nothing_of_postgres() {
 }
 
 #[test]
-fn postgres_away_hides_nothing_of_kafka() {
+fn unreachable_postgres_does_not_hide_findings_about_kafka() {
     let place = Place::new().with("POSTGRES__URL", "postgres://u:hunter2@127.0.0.1:1/shop");
     let found = Found::at(&place);
     found.assert_errors(&["postgres_connection"]);
@@ -110,7 +110,7 @@ fn postgres_away_hides_nothing_of_kafka() {
 }
 
 #[tokio::test]
-async fn postgres_that_breaks_off_what_is_asked_is_not_taken_for_away() {
+async fn postgres_that_ends_the_session_is_not_reported_as_unreachable() {
     let place = ready();
     let client = connect(&place.url("postgres")).await.unwrap();
     client.batch_execute("BEGIN; LOCK TABLE outbox").await.unwrap();
@@ -126,7 +126,7 @@ async fn postgres_that_breaks_off_what_is_asked_is_not_taken_for_away() {
 }
 
 #[test]
-fn publications_that_let_events_pass() {
+fn publications_that_miss_events() {
     for (sql, name) in [
         ("ALTER PUBLICATION {} SET (publish = 'update')", "without_inserts"),
         (
@@ -155,7 +155,7 @@ fn publications_that_let_events_pass() {
 }
 
 #[test]
-fn publications_that_work_and_are_a_risk() {
+fn publications_that_work_but_are_a_risk() {
     let place = ready();
     if place.server_version() < 150_000 {
         return;
@@ -172,7 +172,7 @@ fn publications_that_work_and_are_a_risk() {
 }
 
 #[test]
-fn column_lists_that_leave_out_what_is_needed_or_merely_wanted() {
+fn column_lists_without_required_or_optional_columns() {
     let place = ready();
     if place.server_version() < 150_000 {
         return;
@@ -199,7 +199,7 @@ fn columns_that_are_missing_or_of_the_wrong_type() {
     insta::assert_snapshot!(found.of("columns"));
 }
 
-/// Postgres publishes the values of generated columns from 18 on, and only if it is told to.
+/// Postgres publishes generated columns from version 18 on, and only on request.
 #[test]
 fn generated_columns_count_if_they_are_published() {
     let place = ready();
@@ -225,7 +225,7 @@ fn generated_columns_count_if_they_are_published() {
 }
 
 #[test]
-fn an_aggregate_that_may_be_null_and_topics_by_event() {
+fn nullable_aggregate_id_and_topic_per_event() {
     let place = ready();
     place.psql("ALTER TABLE outbox ALTER COLUMN aggregate_id DROP NOT NULL");
     let place = {
@@ -252,7 +252,7 @@ fn a_role_that_may_not_replicate() {
 }
 
 #[test]
-fn slots_of_another_use() {
+fn slot_of_another_plugin() {
     let place = Place::new();
     place.psql(&format!("SELECT pg_create_logical_replication_slot('{}', 'test_decoding')", place.name));
     insta::assert_snapshot!(place.masked(&Found::at(&place).of("slot")));
@@ -281,7 +281,7 @@ async fn topics_that_block_or_lose_events() {
 }
 
 #[test]
-fn a_fixed_topic_that_nobody_creates() {
+fn a_fixed_topic_that_is_not_created() {
     let place = ready();
     let topic = format!("{}-orders", place.name);
     let place = place.with("ROUTE__TOPIC", &topic);
@@ -300,7 +300,7 @@ fn more_replicas_than_brokers() {
     insta::assert_snapshot!(place.masked(&(found.of("topic_creation") + &found.of("replication_factor"))));
 }
 
-/// Passes connections on, and refuses those for replication as PgBouncer does.
+/// A proxy that refuses replication connections as PgBouncer does. Returns its port.
 fn pooler(to: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -367,7 +367,7 @@ fn warnings_of_the_configuration_are_findings() {
 }
 
 #[test]
-fn a_fault_of_the_configuration_exits_2() {
+fn an_invalid_configuration_exits_with_2() {
     assert_eq!(Place::new().with("POSTGRES__SLOT", "Not A Slot").run(&["check"]).code, 2);
     assert_eq!(Place::new().with("ROUTE__TOPIC", "a b").run(&["check"]).code, 2);
 }
@@ -381,8 +381,8 @@ fn status_without_a_router_shows_the_slot() {
     let slot = &report["postgres"];
     assert_eq!((slot["slot"].as_str(), slot["exists"].as_bool()), (Some(place.name.as_str()), Some(true)));
     assert!(slot["problem"].is_null() && slot["retained_bytes"].is_u64(), "{slot}");
-    let people = place.run(&["status"]).out;
-    assert!(people.contains(&format!("slot {}: nobody reads it", place.name)), "{people}");
+    let text = place.run(&["status"]).out;
+    assert!(text.contains(&format!("slot {}: nobody reads it", place.name)), "{text}");
 }
 
 /// Each bookmark takes a slot.
@@ -394,7 +394,7 @@ fn more_bookmarks_than_slots() {
     assert!(found.of("bookmarks").contains("1001 slots"), "{:?}", found.list);
 }
 
-/// A router that got another name does not see what it has parked before.
+/// A router that was renamed does not see the events that it parked under its old name.
 #[test]
 fn events_that_were_parked_under_another_name() {
     let place = Place::new().with("DEAD_LETTERS__POLICY", "park");

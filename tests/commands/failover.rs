@@ -1,4 +1,4 @@
-//! `init` and `check` where there are standbys. From Postgres 17 on, whatever version the suite runs on.
+//! `init` and `check` with standbys. The pair of servers is Postgres 17 or later, whatever version the suite runs on.
 
 use super::check::Found;
 use crate::faults::failover::PG_HBA;
@@ -8,7 +8,7 @@ use crate::support::postgres::{PrivatePostgres, Shutdown};
 
 const FAILOVER: &str = "SELECT failover FROM pg_replication_slots WHERE slot_name = current_database()";
 
-/// Sentences with the ports and positions taken out.
+/// Replaces ports and positions.
 fn masked(place: &Place, text: &str, servers: &[&PrivatePostgres]) -> String {
     let mut text = place.masked(text);
     for (server, name) in servers.iter().zip(["PRIMARY", "STANDBY"]) {
@@ -18,7 +18,7 @@ fn masked(place: &Place, text: &str, servers: &[&PrivatePostgres]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failover_is_prepared_by_init_and_looked_at_by_check() {
+async fn failover_is_prepared_by_init_and_examined_by_check() {
     let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &[]).await;
     let mut place = Place::on(&primary.url());
     let servers = [&primary, &standby];
@@ -39,14 +39,14 @@ async fn failover_is_prepared_by_init_and_looked_at_by_check() {
     let ran = psql(&by_script.url("postgres"), &["-f", file.to_str().unwrap()]);
     assert_eq!((ran.code, by_script.psql(FAILOVER).trim()), (0, "t"), "{ran:?}");
 
-    // a copied slot is none for standbys, and the one that a reset puts in the place of the old has to be
+    // a copied slot is not a failover slot, but the copy with which a reset replaces the slot must be one
     for arguments in [&["slot", "bookmark", "here"][..], &["slot", "reset", "--to", "here", "--yes"]] {
         let ran = by_script.run(arguments);
         assert_eq!(ran.code, 0, "{ran:?}");
     }
     assert_eq!(by_script.psql(FAILOVER).trim(), "t");
 
-    // a slot from before there was a standby
+    // a slot that was created before there was a standby
     place.psql(&format!(
         "SELECT pg_drop_replication_slot('{0}'); SELECT pg_create_logical_replication_slot('{0}', 'pgoutput')",
         place.name
@@ -70,7 +70,7 @@ async fn failover_is_prepared_by_init_and_looked_at_by_check() {
 
     standby.configure(&[("sync_replication_slots", "on")]).await;
     primary.configure(&[("synchronized_standby_slots", "standby")]).await;
-    // the copy is whole once the slot has passed what the standby keeps
+    // the copy is usable once the primary's slot has passed the position from which the standby retains WAL
     let advance = "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_insert_lsn()) FROM \
                    pg_replication_slots WHERE slot_name = current_database()";
     let prepared = eventually("the standby keeps a copy", async || {
@@ -92,7 +92,7 @@ async fn failover_is_prepared_by_init_and_looked_at_by_check() {
 }
 
 #[test]
-fn failover_before_17_is_warned_of_where_several_hosts_are_named() {
+fn failover_before_17_with_several_hosts_causes_warning() {
     let mut place = Place::new();
     if place.server_version() >= 170_000 {
         return;

@@ -1,9 +1,9 @@
-//! `init`: what it makes, what it leaves, what it refuses.
+//! `init`: what it creates, what it leaves unchanged, what it refuses.
 
 use crate::support::place::{Place, Ran, psql};
 use crate::support::process;
 
-/// What `init` makes, as the catalogues have it.
+/// The objects that `init` creates, as the catalogues describe them.
 fn objects(place: &Place) -> String {
     place.psql(
         "SELECT 'column', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid) \
@@ -29,7 +29,7 @@ fn init_with_role(place: &Place) -> Ran {
 }
 
 #[test]
-fn makes_everything_in_an_empty_database_and_nothing_twice() {
+fn creates_everything_in_an_empty_database_once() {
     let place = Place::new();
     let first = init_with_role(&place);
     assert_eq!(first.code, 0, "{first:?}");
@@ -42,7 +42,7 @@ fn makes_everything_in_an_empty_database_and_nothing_twice() {
 }
 
 #[test]
-fn several_at_once_do_not_get_in_each_others_way() {
+fn concurrent_runs_do_not_conflict() {
     let place = Place::new();
     let started: Vec<_> = (0..4).map(|_| process::start(&mut place.command(&["init"]))).collect();
     let ended: Vec<Ran> = started.into_iter().map(|init| Ran::of(init.wait_with_output().unwrap())).collect();
@@ -55,7 +55,7 @@ fn several_at_once_do_not_get_in_each_others_way() {
 }
 
 #[test]
-fn the_printed_script_makes_the_same() {
+fn the_printed_script_creates_the_same() {
     let (by_init, by_psql) = (Place::new(), Place::new());
     assert_eq!(init_with_role(&by_init).code, 0);
     let role = format!("{}_router", by_psql.name);
@@ -64,7 +64,7 @@ fn the_printed_script_makes_the_same() {
     insta::assert_snapshot!("script", by_psql.masked(&script.out));
     let file = by_psql.folder().join("init.sql");
     std::fs::write(&file, &script.out).unwrap();
-    // twice: it is as idempotent as init
+    // twice, because the script is as idempotent as init
     for _ in 0..2 {
         let ran = psql(&by_psql.url("postgres"), &["-f", file.to_str().unwrap()]);
         assert_eq!(ran.code, 0, "{ran:?}");
@@ -75,7 +75,7 @@ fn the_printed_script_makes_the_same() {
         again.out.contains("Nothing had to be changed") && !again.out.contains("left unchanged"),
         "{again:?}"
     );
-    // and the script finds nothing to do after init
+    // the script changes nothing after init
     let before = objects(&by_init);
     let script = by_init.run(&["init", "--print-sql", "--role", &format!("{}_router", by_init.name)]);
     std::fs::write(&file, &script.out).unwrap();
@@ -83,9 +83,9 @@ fn the_printed_script_makes_the_same() {
     assert_eq!((ran.code, objects(&by_init)), (0, before), "{ran:?}");
 }
 
-/// Else it could only be made by hand: the record of migrations says that it is there.
+/// Without this it would have to be created by hand, because the migration history says that it exists.
 #[test]
-fn a_dropped_table_of_parked_events_is_made_again() {
+fn a_dropped_dead_letter_table_is_created_again() {
     let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
     let role = format!("{}_router", place.name);
     let init = || place.run(&["init", "--role", &role]);
@@ -114,7 +114,7 @@ fn a_dropped_table_of_parked_events_is_made_again() {
 }
 
 #[test]
-fn a_role_that_postgres_keeps_for_itself_is_a_fault_of_usage() {
+fn a_reserved_role_name_is_a_usage_error() {
     let ran = Place::new().run(&["init", "--role", "pg_router"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.err.contains("Choose another"), "{ran:?}");
@@ -166,7 +166,7 @@ fn hostile_names_are_quoted_everywhere() {
         r#"SELECT "the ""id""", aggregate_type, aggregate_id, event_type, "order", headers FROM "My $$ Schema"."Out""b'\ox""#,
     );
     assert_eq!(row, format!("{}|order|1|placed|{{\"a\": 1}}|{{}}\n", id.trim()));
-    // the same by the script, where init has to find nothing
+    // the same with the script, after which init must find nothing to do
     let other = Place::new()
         .with("OUTBOX__TABLE", r#""My $$ Schema"."Out""b'\ox""#)
         .with("POSTGRES__PUBLICATION", &publication);
@@ -192,14 +192,14 @@ fn emit_runs_with_the_rights_of_its_caller_and_needs_no_select() {
     let refused = psql(&place.url(&app), &["-c", emit]);
     assert!(refused.err.contains("permission denied for table outbox"), "{refused:?}");
     place.psql(&format!("GRANT INSERT ON outbox TO {app}"));
-    // a table of the caller's own cannot slip in between
+    // a temporary table of the caller must not take the outbox's place
     let ran = psql(&place.url(&app), &["-c", "CREATE TEMP TABLE outbox (x int)", "-c", emit]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(place.psql("SELECT payload IS NULL, headers FROM outbox"), "t|{}\n");
 }
 
 #[test]
-fn emit_for_another_table_is_left_alone_and_said() {
+fn emit_for_another_table_is_left_alone_and_reported() {
     let place = Place::new();
     assert_eq!(place.run(&["init"]).code, 0);
     let place = place.with("OUTBOX__TABLE", "public.outbox_2");
@@ -209,7 +209,7 @@ fn emit_for_another_table_is_left_alone_and_said() {
     insta::assert_snapshot!(place.masked(&(ran.out + &ran.err)));
 }
 
-/// Sets up a place by SQL, runs `init` there and returns exit code and words.
+/// Runs `init`, which must exit with 1, and returns its error.
 fn refused(place: &Place) -> String {
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 1, "{ran:?}");
@@ -241,14 +241,14 @@ fn a_header_with_a_column_that_the_new_table_would_not_have() {
 }
 
 #[test]
-fn a_view_is_no_outbox() {
+fn a_view_is_refused() {
     let place = Place::new();
     place.psql("CREATE VIEW outbox AS SELECT 1 AS id");
     insta::assert_snapshot!(refused(&place));
 }
 
 #[test]
-fn an_unlogged_table_is_no_outbox() {
+fn an_unlogged_table_is_refused() {
     let place = Place::new();
     place.psql(
         "CREATE UNLOGGED TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb)",
@@ -289,7 +289,7 @@ fn a_slot_in_another_database_is_refused() {
 }
 
 #[test]
-fn a_role_that_may_not_create_is_told_so() {
+fn a_role_without_create_privilege_is_refused() {
     let place = Place::new();
     let poor = format!("{}_poor", place.name);
     place.psql(&format!("CREATE ROLE {poor} LOGIN"));
@@ -301,7 +301,7 @@ fn a_role_that_may_not_create_is_told_so() {
 }
 
 #[test]
-fn a_role_that_may_not_replicate_is_told_so() {
+fn a_role_without_replication_is_refused() {
     let place = Place::new();
     let owner = format!("{}_owner", place.name);
     place.psql(&format!(
@@ -316,7 +316,7 @@ fn a_role_that_may_not_replicate_is_told_so() {
     let text = refused(&place);
     assert!(text.starts_with("error: cannot create the slot NAME: Postgres at HOST: "), "{text}");
     assert!(text.contains("as a superuser: ALTER ROLE NAME_owner REPLICATION (managed services: "), "{text}");
-    // all else is there, and an administrator needs only to make the slot
+    // everything else exists, so a superuser's init creates only the slot
     let ran = place.run(&["init", "--url", &place.url("postgres")]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(ran.out.matches(": created").count(), 1, "{ran:?}");
@@ -324,7 +324,7 @@ fn a_role_that_may_not_replicate_is_told_so() {
 }
 
 #[test]
-fn an_administrators_url_to_another_database_is_a_fault_of_usage() {
+fn an_administrators_url_to_another_database_is_a_usage_error() {
     let place = Place::new();
     let ran = place.run(&["init", "--url", "postgres://postgres:hunter2@127.0.0.1/postgres"]);
     assert_eq!(ran.code, 2, "{ran:?}");

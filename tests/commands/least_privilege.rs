@@ -1,4 +1,4 @@
-//! The role of `init --role` can run the router, reads no table and changes nothing. How far REPLICATION reaches all the same is in
+//! The role of `init --role` can run the router, but can read no table and change nothing. What REPLICATION still allows it is in
 //! `security::replication_role`.
 
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn role(place: &Place) -> String {
 async fn it_can_stream_the_outbox() {
     let place = Place::new();
     let role = role(&place);
-    // PUBLIC may connect by default, and a careful administrator takes that away
+    // PUBLIC may connect by default; a careful administrator revokes that
     place.psql(&format!("REVOKE ALL ON DATABASE {} FROM PUBLIC", place.name));
     let conninfo = ConnInfo::parse(&place.url(&role), &Environment::empty()).unwrap();
     let startup = Startup { replication: true, ..Startup::default() };
@@ -33,14 +33,14 @@ async fn it_can_stream_the_outbox() {
         "START_REPLICATION SLOT {0} LOGICAL 0/0 (proto_version '1', publication_names '{0}')",
         place.name
     );
-    // CopyBoth is no answer to a query: that it comes is the point
+    // `query` fails on CopyBoth, but not with a server error, so the stream was started
     let started = tokio::time::timeout(Duration::from_secs(5), session.query(&sql)).await.unwrap();
     let error = started.unwrap_err();
     assert!(error.server_error().is_none(), "{error}");
 }
 
 #[test]
-fn it_can_do_nothing_else() {
+fn it_cannot_do_anything_else() {
     let place = Place::new();
     let role = role(&place);
     place.psql("CREATE TABLE orders (id int)");
@@ -60,7 +60,7 @@ fn it_can_do_nothing_else() {
 }
 
 #[test]
-fn where_events_are_parked_it_reads_and_writes_their_table_and_no_other() {
+fn it_reads_and_writes_the_dead_letter_table_and_no_other() {
     let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
     let role = role(&place);
     for sql in ["TABLE outbox_router.dead_letters", "DELETE FROM outbox_router.dead_letters"] {
@@ -82,7 +82,7 @@ fn where_events_are_parked_it_reads_and_writes_their_table_and_no_other() {
 }
 
 #[test]
-fn check_is_happy_with_it() {
+fn check_accepts_it() {
     let place = Place::new();
     let role = role(&place);
     let place = {

@@ -1,4 +1,4 @@
-//! What a user types, on real servers.
+//! The commands, run as a user would, with real servers.
 
 pub(crate) mod check;
 mod failover;

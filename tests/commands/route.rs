@@ -1,4 +1,4 @@
-//! `route --dry-run`: what it shows is what the router sends.
+//! `route --dry-run` shows the records that the router sends.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ fn shown(ran: &Ran) -> Vec<Value> {
     serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-/// Columns of many types, and a configuration that uses them.
+/// An outbox with columns of many types, and a configuration that uses them.
 fn ready() -> Place {
     let place = Place::new();
     let place = place
@@ -52,8 +52,8 @@ async fn a_dry_run_shows_what_is_sent_and_touches_nothing() {
         shown(&place.run(&["route", "--dry-run", "--json", "--id", "00000000-0000-0000-0000-000000000001"]));
     assert_eq!(first.len(), 1);
     assert_eq!(shown(&place.run(&["route", "--dry-run", "--json", "--limit", "1"])).len(), 1);
-    let people = place.run(&["route", "--dry-run"]);
-    assert!(people.code == 0 && people.out.contains("2026-01-02T01:04:05.000000Z"), "{people:?}");
+    let text = place.run(&["route", "--dry-run"]);
+    assert!(text.code == 0 && text.out.contains("2026-01-02T01:04:05.000000Z"), "{text:?}");
     assert_eq!(slot(), before);
     assert_eq!(kafka.partitions(&format!("{}.order", place.name)).await, 0);
 
@@ -78,15 +78,16 @@ async fn a_dry_run_shows_what_is_sent_and_touches_nothing() {
         })
     };
     for record in records {
-        let like = dry.iter().find(|shown| shown["id"] == record.id()).unwrap();
-        assert_eq!((&like["outcome"], &like["topic"]), (&json!("record"), &json!(record.topic)));
-        assert_eq!((&like["key"], &like["value"]), (&json!(text(&record.key)), &json!(text(&record.value))));
+        let expected = dry.iter().find(|shown| shown["id"] == record.id()).unwrap();
+        assert_eq!((&expected["outcome"], &expected["topic"]), (&json!("record"), &json!(record.topic)));
+        let sent = (json!(text(&record.key)), json!(text(&record.value)));
+        assert_eq!((&expected["key"], &expected["value"]), (&sent.0, &sent.1));
         let headers: Vec<Value> = record
             .headers
             .iter()
             .map(|(name, value)| json!({ "name": name, "value": text(value) }))
             .collect();
-        assert_eq!(like["headers"], json!(headers));
+        assert_eq!(expected["headers"], json!(headers));
     }
 }
 
@@ -110,7 +111,7 @@ fn json_on_standard_input_needs_no_server() {
 }
 
 #[test]
-fn a_role_that_may_not_read_the_table_is_told_so() {
+fn a_role_without_select_is_refused() {
     let place = ready();
     let poor = format!("{}_poor", place.name);
     place.psql(&format!("CREATE ROLE {poor} LOGIN"));
@@ -132,7 +133,7 @@ fn an_id_is_compared_as_the_type_of_its_column() {
 }
 
 #[test]
-fn a_view_is_no_outbox_to_read_rows_of() {
+fn a_view_as_outbox_is_refused() {
     let place = ready();
     place.psql("ALTER TABLE outbox RENAME TO events; CREATE VIEW outbox AS SELECT * FROM events");
     let ran = place.run(&["route", "--dry-run"]);

@@ -1,4 +1,4 @@
-//! What takes a server of its own: settings, passwords, open transactions, authorisation.
+//! Commands that need a server of their own: settings, passwords, open transactions, authorization.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ fn place(server: &PrivatePostgres) -> Place {
 }
 
 #[tokio::test]
-async fn without_logical_wal_nothing_is_made() {
+async fn without_logical_wal_nothing_is_created() {
     let server = PrivatePostgres::start(TRUST, &["wal_level=replica"]).await;
     let place = place(&server);
     let ran = place.run(&["init"]);
@@ -28,7 +28,7 @@ async fn without_logical_wal_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn without_a_free_slot_or_sender_nothing_is_made() {
+async fn without_a_free_slot_or_sender_nothing_is_created() {
     let settings = ["max_replication_slots=1", "max_slot_wal_keep_size=1GB"];
     let server = PrivatePostgres::start(TRUST, &settings).await;
     let place = place(&server);
@@ -53,7 +53,7 @@ async fn without_a_free_slot_or_sender_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn a_lost_slot_is_found_and_never_made_again_behind_the_operators_back() {
+async fn a_lost_slot_is_reported_and_not_recreated() {
     let settings = ["max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"];
     let server = PrivatePostgres::start(TRUST, &settings).await;
     let place = place(&server).with("ADMIN__LISTEN", "127.0.0.1:1");
@@ -73,7 +73,7 @@ async fn a_lost_slot_is_found_and_never_made_again_behind_the_operators_back() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_and_not_shown() {
+async fn a_wrong_password_is_reported_but_not_shown() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 scram-sha-256\n", &[]).await;
     server.execute(&["CREATE ROLE router LOGIN PASSWORD 'right'"]).await;
     let url = format!("postgres://router:hunter2@127.0.0.1:{}/postgres", server.port());
@@ -106,7 +106,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     );
     assert!(word.contains(&expected), "{word}");
     assert!(send(Signal::Interrupt, init.id()));
-    // what it waited for is still there
+    // the transaction that it waited for is still open
     let status = init.wait().unwrap();
     let err: String = lines.map(|line| line.unwrap() + "\n").collect();
     assert_eq!(status.code(), Some(1), "{err}");
@@ -116,7 +116,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     insta::assert_snapshot!(place.masked(&err));
     assert_eq!(place.psql("SELECT count(*) FROM pg_replication_slots"), "0\n");
 
-    // and again to its end
+    // once that transaction has ended, init succeeds
     hog.query("ROLLBACK").await.unwrap();
     assert_eq!(place.run(&["init"]).code, 0);
 }
@@ -150,7 +150,7 @@ async fn the_printed_acls_are_what_the_router_needs() {
     assert_eq!((found.code, found.of("topic_creation")), (0, String::new()));
     assert!(found.of("topics").starts_with("ok"));
 
-    // and a record goes through
+    // the router can send a record
     let mut router = process::start(&mut place.command(&["run"]));
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let topic = format!("{}.order", place.name);

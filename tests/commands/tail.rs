@@ -1,4 +1,4 @@
-//! `tail` shows what `run` sends, and touches nothing.
+//! `tail` shows the records that `run` sends, and changes nothing.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines};
@@ -22,25 +22,25 @@ use crate::support::signal::{Signal, send};
 const SLOTS: &str = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'outbox_router_tail_%' \
                      AND database = current_database() AND temporary";
 
-/// Its server process waits until somebody takes what it has sent.
+/// Finds a walsender that waits because tail does not read.
 const HELD_BACK: &str = "SELECT 1 FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
                          WHERE temporary AND database = current_database() AND wait_event = 'WalSenderWriteData'";
 
-/// One that runs.
+/// A running `tail`.
 struct Tail {
     child: Child,
     folder: TempDir,
 }
 
 impl Tail {
-    /// Starts it, and waits until it streams.
+    /// Starts `tail` and waits until it streams.
     async fn start(settings: &Settings, outbox: &Outbox, arguments: &[&str]) -> Self {
         let tail = Self::begin(settings, arguments);
         tail.streams(outbox).await;
         tail
     }
 
-    /// The same with a pipe for what it prints.
+    /// The same, with a pipe for its standard output.
     async fn piped(
         settings: &Settings,
         outbox: &Outbox,
@@ -53,18 +53,18 @@ impl Tail {
     }
 
     async fn streams(&self, outbox: &Outbox) {
-        eventually("a temporary slot", async || {
+        eventually("a temporary slot is active", async || {
             outbox.query(&format!("{SLOTS} AND active")).await.first().map(drop)
         })
         .await;
-        self.says("showing what is committed").await;
+        self.reports("showing what is committed").await;
     }
 
     fn begin(settings: &Settings, arguments: &[&str]) -> Self {
         Self::with_output(settings, arguments, None)
     }
 
-    /// What it prints goes to a file, or to `output`.
+    /// Writes standard output to `output`, by default to a file.
     fn with_output(settings: &Settings, arguments: &[&str], output: Option<Stdio>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = settings.write_to(&folder);
@@ -85,38 +85,41 @@ impl Tail {
         std::fs::read_to_string(self.file("out")).unwrap()
     }
 
-    fn said(&self) -> String {
+    fn stderr(&self) -> String {
         std::fs::read_to_string(self.file("err")).unwrap()
     }
 
-    async fn says(&self, text: &str) {
-        eventually(&format!("it says {text:?}"), async || self.said().contains(text).then_some(())).await;
+    async fn reports(&self, text: &str) {
+        eventually(&format!("standard error has {text:?}"), async || {
+            self.stderr().contains(text).then_some(())
+        })
+        .await;
     }
 
     async fn prints(&self, lines: usize) -> String {
-        eventually(&format!("{lines} lines"), async || {
+        eventually(&format!("{lines} lines are printed"), async || {
             Some(self.printed()).filter(|printed| printed.matches('\n').count() >= lines)
         })
         .await
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Interrupts it like Ctrl-C.
     async fn interrupt(&mut self) {
         assert!(send(Signal::Interrupt, self.child.id()));
         self.ends().await;
     }
 
-    /// Waits until it has ended well.
+    /// Waits for exit code 0.
     async fn ends(&mut self) {
-        let status = eventually("it ends", async || self.child.try_wait().unwrap()).await;
-        assert_eq!(status.code(), Some(0), "{}", self.said());
+        let status = eventually("tail exits", async || self.child.try_wait().unwrap()).await;
+        assert_eq!(status.code(), Some(0), "{}", self.stderr());
     }
 
-    /// The same, after which its slot is gone.
+    /// Interrupts it, waits until its slot is gone, and returns its standard error.
     async fn stop(mut self, outbox: &Outbox) -> String {
         self.interrupt().await;
         gone(outbox).await;
-        self.said()
+        self.stderr()
     }
 }
 
@@ -124,7 +127,7 @@ async fn gone(outbox: &Outbox) {
     eventually("the slot is gone", async || outbox.query(SLOTS).await.is_empty().then_some(())).await;
 }
 
-/// As `--json --payload` prints it.
+/// The object that `--json --payload` prints for a record.
 fn as_printed(record: &Record) -> Value {
     let text =
         |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8(bytes.clone()).unwrap());
@@ -136,8 +139,8 @@ fn as_printed(record: &Record) -> Value {
     })
 }
 
-/// Everything that a router could have moved.
-async fn untouched(outbox: &Outbox) -> String {
+/// Everything that a router would have changed: the slot, its row in the router's schema, the lock.
+async fn slot_state(outbox: &Outbox) -> String {
     let slot = "SELECT row_to_json(s)::text FROM \
                 (SELECT confirmed_flush_lsn, restart_lsn, active FROM pg_replication_slots \
                  WHERE slot_name = current_database()) s";
@@ -162,7 +165,7 @@ async fn tail_prints_what_run_sends_and_moves_nothing() {
         .set("route.value", "cloudevents-binary")
         .set("route.cloudevents.source", "/shop")
         .set("route.rules", rules["rules"].clone());
-    let before = untouched(&outbox).await;
+    let before = slot_state(&outbox).await;
     let without_brokers = settings.clone().without("kafka.'bootstrap.servers'");
     let tail = Tail::start(&without_brokers, &outbox, &["--json", "--payload"]).await;
     for number in 0..10 {
@@ -178,10 +181,10 @@ async fn tail_prints_what_run_sends_and_moves_nothing() {
     }
     let impossible = outbox.insert("no topic", "1", "{}").await;
     let printed = tail.prints(21).await;
-    assert_eq!(untouched(&outbox).await, before);
-    assert_eq!(kafka.partitions(&outbox.topic("order")).await, 0, "a topic was made");
-    let said = tail.stop(&outbox).await;
-    assert!(said.contains("stopped; 21 events were shown"), "{said}");
+    assert_eq!(slot_state(&outbox).await, before);
+    assert_eq!(kafka.partitions(&outbox.topic("order")).await, 0, "a topic was created");
+    let err = tail.stop(&outbox).await;
+    assert!(err.contains("stopped; 21 events were shown"), "{err}");
 
     let ended = Router::start(&settings).exits(3).await;
     assert!(ended.last_line().contains(&impossible), "{}", ended.log);
@@ -202,14 +205,14 @@ async fn tail_prints_what_run_sends_and_moves_nothing() {
             object.to_string()
         })
         .collect();
-    // Kafka's are by partition
+    // the records from Kafka are grouped by partition
     sent.sort();
     shown.sort();
     assert_eq!(shown, sent);
 }
 
 #[tokio::test]
-async fn tail_shows_an_event_that_cannot_be_sent_and_goes_on() {
+async fn tail_shows_an_event_that_cannot_be_sent_and_continues() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let tail = Tail::start(&Settings::new(&outbox, &kafka), &outbox, &[]).await;
     let id = outbox.insert("no topic", "1", "{}").await;
@@ -223,7 +226,7 @@ async fn tail_shows_an_event_that_cannot_be_sent_and_goes_on() {
 }
 
 #[tokio::test]
-async fn tail_since_begins_where_the_slot_still_holds_the_log() {
+async fn tail_since_starts_at_an_earlier_position() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     outbox.insert("order", "before", "{}").await;
@@ -238,7 +241,7 @@ async fn tail_since_begins_where_the_slot_still_holds_the_log() {
     };
     assert_eq!(keys(&printed), ["after", "later"]);
     tail.stop(&outbox).await;
-    // what it prints of an event is a position too
+    // the printed position of an event can be passed to --since
     let later: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
     let (since, _) = later["position"].as_str().unwrap().split_once(':').unwrap();
     let tail = Tail::start(&settings, &outbox, &["--json", "--since", since]).await;
@@ -280,30 +283,30 @@ async fn tail_runs_beside_a_router_and_leaves_nothing_when_it_is_killed() {
 }
 
 #[tokio::test]
-async fn tail_ends_quietly_when_its_reader_has_seen_enough() {
+async fn tail_exits_quietly_when_its_output_is_closed() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (mut tail, mut lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &["--json"]).await;
     outbox.insert("order", "1", "{}").await;
     assert!(lines.next().unwrap().unwrap().contains("\"key\":\"1\""));
-    // nothing more is committed, and nothing written
+    // tail exits although nothing is committed that it could fail to write
     drop(lines);
     tail.ends().await;
-    let said = tail.said();
-    assert!(said.contains("showing") && said.lines().count() == 1, "{said}");
+    let err = tail.stderr();
+    assert!(err.contains("showing") && err.lines().count() == 1, "{err}");
     gone(&outbox).await;
 }
 
-/// 100 MB that come faster than they are read.
-async fn flooded(outbox: &Outbox) {
+/// Commits 100 MB, and waits until the server waits for tail to read.
+async fn flood(outbox: &Outbox) {
     outbox
         .execute(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
              SELECT 'order', n::text, to_jsonb(repeat('x', 10000)) FROM generate_series(1, 10000) n",
         )
         .await;
-    // it does so for moments also where all is read
+    // a walsender waits for moments even if its peer reads everything
     let mut in_a_row = 0;
-    eventually("the server waits, and goes on waiting", async || {
+    eventually("the server waits for a while", async || {
         in_a_row = if outbox.query(HELD_BACK).await.is_empty() { 0 } else { in_a_row + 1 };
         (in_a_row == 50).then_some(())
     })
@@ -311,11 +314,11 @@ async fn flooded(outbox: &Outbox) {
 }
 
 #[tokio::test]
-async fn tail_that_is_read_slowly_holds_back_the_stream() {
+async fn tail_pauses_the_stream_while_its_output_is_read_slowly() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let arguments = ["--json", "--payload"];
     let (mut tail, mut lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &arguments).await;
-    flooded(&outbox).await;
+    flood(&outbox).await;
     for (line, number) in lines.by_ref().take(10_000).zip(1..) {
         let object: Value = serde_json::from_str(&line.unwrap()).unwrap();
         assert_eq!(object["key"], json!(number.to_string()));
@@ -323,20 +326,20 @@ async fn tail_that_is_read_slowly_holds_back_the_stream() {
     let peak = peak_memory(tail.child.id());
     assert!(peak < 80 << 20, "{peak} bytes");
     tail.interrupt().await;
-    assert!(tail.said().contains("stopped; 10000 events were shown"), "{}", tail.said());
+    assert!(tail.stderr().contains("stopped; 10000 events were shown"), "{}", tail.stderr());
 }
 
 #[tokio::test]
-async fn tail_that_nobody_reads_can_be_interrupted() {
+async fn tail_can_be_interrupted_while_nobody_reads_its_output() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let (tail, _lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &["--payload"]).await;
-    flooded(&outbox).await;
-    let said = tail.stop(&outbox).await;
-    assert!(said.contains("stopped; "), "{said}");
+    flood(&outbox).await;
+    let err = tail.stop(&outbox).await;
+    assert!(err.contains("stopped; "), "{err}");
 }
 
 #[tokio::test]
-async fn tail_says_whose_transaction_it_waits_for() {
+async fn tail_names_the_session_that_it_waits_for() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let open = outbox.client().await;
     open.batch_execute("BEGIN; INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', 'open')")
@@ -346,12 +349,12 @@ async fn tail_says_whose_transaction_it_waits_for() {
     let waits = format!("blocked by server process {pid}");
     let settings = Settings::new(&outbox, &kafka);
     let tail = Tail::begin(&settings, &["--json"]);
-    tail.says(&waits).await;
-    // the server does not go on without it
-    let said = tail.stop(&outbox).await;
-    assert!(said.contains("stopped; 0 events were shown"), "{said}");
+    tail.reports(&waits).await;
+    // the server creates no slot until the transaction ends
+    let err = tail.stop(&outbox).await;
+    assert!(err.contains("stopped; 0 events were shown"), "{err}");
     let tail = Tail::begin(&settings, &["--json"]);
-    tail.says(&waits).await;
+    tail.reports(&waits).await;
     open.batch_execute("COMMIT").await.unwrap();
     tail.streams(&outbox).await;
     outbox.insert("order", "next", "{}").await;
@@ -384,7 +387,7 @@ async fn tail_needs_no_more_than_the_role_of_init() {
 }
 
 #[tokio::test]
-async fn tail_says_what_is_wrong_before_it_shows_anything() {
+async fn tail_reports_errors_before_it_prints_anything() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let renamed = |key: &str| settings.clone().set(key, "nowhere");
@@ -404,7 +407,7 @@ async fn tail_says_what_is_wrong_before_it_shows_anything() {
 }
 
 #[tokio::test]
-async fn tail_that_loses_its_session_says_to_start_it_again() {
+async fn tail_that_loses_its_session_advises_to_start_it_again() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let mut tail = Tail::start(&Settings::new(&outbox, &kafka), &outbox, &[]).await;
     outbox
@@ -413,13 +416,13 @@ async fn tail_that_loses_its_session_says_to_start_it_again() {
              WHERE temporary AND database = current_database()",
         )
         .await;
-    let status = eventually("it ends", async || tail.child.try_wait().unwrap()).await;
-    assert_eq!(status.code(), Some(1), "{}", tail.said());
-    tail.says("Start the command again").await;
+    let status = eventually("tail exits", async || tail.child.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(1), "{}", tail.stderr());
+    tail.reports("Start the command again").await;
 }
 
 #[tokio::test]
-async fn tail_says_that_all_slots_are_taken() {
+async fn tail_reports_that_all_slots_are_in_use() {
     let server =
         PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &["max_replication_slots=1"]).await;
     let outbox = Outbox::on(&server.url()).await;

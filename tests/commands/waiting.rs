@@ -1,4 +1,4 @@
-//! Commands that wait for a lock say what they wait for and for whom, on standard error.
+//! Commands that wait for a lock name the lock and its holder on standard error.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
@@ -12,7 +12,7 @@ use crate::support::outbox::connect;
 use crate::support::place::Place;
 use crate::support::process;
 
-/// A session of an application, with a transaction that has done this.
+/// Opens a session of an application, with a transaction that has run `sql`. Returns it with its process id.
 async fn busy(place: &Place, sql: &str) -> (Client, i32) {
     let client = connect(&place.url("postgres")).await.unwrap();
     client.batch_execute(&format!("SET application_name = 'migration'; BEGIN; {sql}")).await.unwrap();
@@ -20,7 +20,7 @@ async fn busy(place: &Place, sql: &str) -> (Client, i32) {
     (client, pid)
 }
 
-/// A command that runs, and what it has written to standard error.
+/// A running command, and its standard error so far.
 struct Running {
     child: Child,
     err: Arc<Mutex<String>>,
@@ -30,26 +30,26 @@ impl Running {
     fn start(place: &Place, arguments: &[&str]) -> Self {
         let mut child = process::start(&mut place.command(arguments));
         let err = Arc::new(Mutex::new(String::new()));
-        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
-        std::thread::spawn(move || lines.for_each(|line| *kept.lock().unwrap() += &(line.unwrap() + "\n")));
+        let (lines, text) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
+        std::thread::spawn(move || lines.for_each(|line| *text.lock().unwrap() += &(line.unwrap() + "\n")));
         Running { child, err }
     }
 
-    /// Waits for the line that names what is waited for and who has it. Returns what stands there in all.
+    /// Waits for the line that names the lock and its holder. Returns all of standard error.
     async fn waits(&self, what: &str, pid: i32, place: &Place) -> String {
         let expected = format!(
             "waiting for {what}, blocked by server process {pid} (application_name migration, database {}, role postgres, \
              idle in transaction, transaction since 2",
             place.name
         );
-        eventually(&format!("standard error says {expected:?}"), async || {
+        eventually(&format!("standard error has {expected:?}"), async || {
             let err = self.err.lock().unwrap().clone();
             err.contains(&expected).then_some(err)
         })
         .await
     }
 
-    /// Its exit code and what it wrote to standard output.
+    /// Waits for its end. Returns its exit code and its standard output.
     fn ends(mut self) -> (i32, String) {
         let mut out = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
@@ -57,7 +57,7 @@ impl Running {
     }
 }
 
-/// Of a test that fails too.
+/// Ends the command if a test fails.
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -72,9 +72,9 @@ fn parking() -> Place {
     place
 }
 
-/// `route` reads as much of the table as it is asked for, however long that takes.
+/// `route` waits without a time limit.
 #[tokio::test]
-async fn waiting_route_names_who_has_locked_the_table() {
+async fn waiting_route_names_the_holder_of_the_table_lock() {
     let place = parking();
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let (client, pid) = busy(&place, "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").await;
@@ -88,7 +88,7 @@ async fn waiting_route_names_who_has_locked_the_table() {
 }
 
 #[tokio::test]
-async fn waiting_check_names_who_has_locked_a_table_and_says_that_it_had_no_answer() {
+async fn waiting_check_names_the_holder_of_the_table_lock_and_times_out() {
     for table in ["public.outbox", "outbox_router.dead_letters"] {
         let place = parking();
         let (_client, pid) = busy(&place, &format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")).await;
@@ -99,14 +99,14 @@ async fn waiting_check_names_who_has_locked_a_table_and_says_that_it_had_no_answ
         assert_eq!(code, 1, "{out}");
         let report: Value = serde_json::from_str(&out).unwrap();
         let text = report.to_string();
-        let told =
+        let finding =
             format!("gave no answer within 10 s: waiting for {what}, blocked by server process {pid} ");
-        assert!(text.contains(&told) && text.contains("run check again"), "{text}");
+        assert!(text.contains(&finding) && text.contains("run check again"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn waiting_dead_letters_name_who_has_locked_the_table() {
+async fn waiting_dead_letters_name_the_holder_of_the_table_lock() {
     let place = parking();
     for (arguments, mode) in [
         (&["dead-letters", "list", "--json"][..], "AccessShareLock"),
@@ -119,7 +119,7 @@ async fn waiting_dead_letters_name_who_has_locked_the_table() {
         client.batch_execute("COMMIT").await.unwrap();
         assert_eq!(command.ends(), (0, "[]\n".to_owned()));
     }
-    // and one that is not let in ends with the reason
+    // a command that does not get the lock in time exits with the reason
     let (_client, pid) = busy(&place, "LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE").await;
     let ran = place.run(&["dead-letters", "list", "--json"]);
     assert!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
@@ -127,9 +127,9 @@ async fn waiting_dead_letters_name_who_has_locked_the_table() {
     assert!(last.contains(&format!("blocked by server process {pid} (")), "{last}");
 }
 
-/// A command that moves the slot waits for another one that has its lock.
+/// A command that moves the slot waits for another one that holds the slot's lock.
 #[tokio::test]
-async fn waiting_slot_advance_names_who_has_the_lock_of_the_slot() {
+async fn waiting_slot_advance_names_the_holder_of_the_slot_lock() {
     let place = parking();
     let lock = format!("SELECT pg_advisory_lock(hashtextextended('outbox-router slot {}', 0))", place.name);
     let (client, pid) = busy(&place, &lock).await;
@@ -142,13 +142,13 @@ async fn waiting_slot_advance_names_who_has_the_lock_of_the_slot() {
     assert!(code == 0 && out.contains("The router resumes at"), "{out}");
 }
 
-/// What `init` makes on a table that an application writes to.
+/// `init` creates the publication while another session holds a conflicting lock on the outbox.
 #[tokio::test]
-async fn waiting_init_gives_up_a_lock_that_it_does_not_get_and_says_who_has_it() {
+async fn waiting_init_gives_up_and_names_the_holder_of_the_lock() {
     let place = parking();
     let slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ";
     place.psql(&format!("DROP PUBLICATION {}; {slot}'{}'", place.name, place.name));
-    // as a VACUUM or CREATE INDEX CONCURRENTLY does
+    // the lock of VACUUM and CREATE INDEX CONCURRENTLY
     let (client, pid) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
     let ran = place.run(&["init"]);
     let last = ran.err.lines().last().unwrap();
@@ -158,16 +158,16 @@ async fn waiting_init_gives_up_a_lock_that_it_does_not_get_and_says_who_has_it()
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(last.contains(&format!("cannot create the publication {}: ", place.name)), "{last}");
     assert!(last.contains(&waits) && last.contains("and run init again"), "{last}");
-    // once while it waits, unless a busy machine does not get round to it, and at the end
+    // in the final error, and once while it waits, unless the machine is too busy for that
     assert!((1..=2).contains(&ran.err.matches(&waits).count()), "{}", ran.err);
     client.batch_execute("COMMIT").await.unwrap();
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// Writers of the application never wait behind `init`.
+/// Writers of the application never wait for `init`.
 #[tokio::test]
-async fn waiting_init_holds_up_no_writer_of_an_existing_table() {
+async fn waiting_init_does_not_block_writers_of_an_existing_table() {
     let place = parking();
     let slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ";
     place.psql(&format!("DROP PUBLICATION {}; {slot}'{}'", place.name, place.name));
@@ -179,7 +179,7 @@ async fn waiting_init_holds_up_no_writer_of_an_existing_table() {
     writer.batch_execute("COMMIT").await.unwrap();
     let (code, out) = init.ends();
     assert!(code == 0 && out.contains(&format!("publication {}: created", place.name)), "{out}");
-    // nor where it does not get a lock
+    // also while init itself waits for a lock
     place.psql(&format!("DROP PUBLICATION {}", place.name));
     let (_index, _) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
     let init = Running::start(&place, &["init"]);

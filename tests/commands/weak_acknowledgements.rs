@@ -1,4 +1,4 @@
-//! Where an acknowledgement may mean one copy, `check` and the router say so.
+//! `check` and the router warn of topics where an acknowledgement may mean a single copy.
 
 use super::check::Found;
 use crate::support::kafka::Kafka;
@@ -9,7 +9,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 #[tokio::test]
-async fn weak_acknowledgements_are_found_by_check_and_told_once_by_the_router() {
+async fn weak_acknowledgements_are_reported_by_check_and_logged_once_by_the_router() {
     let cluster = PrivateCluster::start().await;
     let (outbox, kafka) = (Outbox::new().await, cluster.client());
     let one = [("min.insync.replicas", "1")];
@@ -26,12 +26,12 @@ async fn weak_acknowledgements_are_found_by_check_and_told_once_by_the_router() 
     }
     outbox.all_confirmed().await;
     let log = router.stop().await.log;
-    let told = |text: &str| log.matches(text).count();
-    let said = |topic: &str, what: &str| format!("the topic {}: {what}", outbox.topic(topic));
-    assert_eq!(told(&said("single", "one replica")), 1, "{log}");
-    assert_eq!(told(&said("insync", "min.insync.replicas is 1")), 1, "{log}");
-    assert_eq!(told(&said("unclean", "unclean.leader.election.enable is true")), 1, "{log}");
-    assert_eq!(told(&said("fine", "")), 0, "{log}");
+    let warnings =
+        |topic: &str, what: &str| log.matches(&format!("the topic {}: {what}", outbox.topic(topic))).count();
+    assert_eq!(warnings("single", "one replica"), 1, "{log}");
+    assert_eq!(warnings("insync", "min.insync.replicas is 1"), 1, "{log}");
+    assert_eq!(warnings("unclean", "unclean.leader.election.enable is true"), 1, "{log}");
+    assert_eq!(warnings("fine", ""), 0, "{log}");
     assert!(log.contains("remedy=\"Set min.insync.replicas = 2\""), "{log}");
 
     let place = Place::new()
@@ -39,7 +39,7 @@ async fn weak_acknowledgements_are_found_by_check_and_told_once_by_the_router() 
         .with("ROUTE__TOPIC", &outbox.topic("${aggregate_type}"));
     assert_eq!(place.run(&["init"]).code, 0);
     let found = Found::at(&place);
-    assert_eq!(found.code, 0, "a risk is no fault");
+    assert_eq!(found.code, 0, "a risk is not an error");
     for (check, topic) in [
         ("replication_factor", "single"),
         ("min_insync_replicas", "insync"),
@@ -52,7 +52,7 @@ async fn weak_acknowledgements_are_found_by_check_and_told_once_by_the_router() 
 }
 
 #[tokio::test]
-async fn weak_acknowledgements_of_a_single_broker_are_worth_one_line() {
+async fn weak_acknowledgements_of_a_single_broker_are_logged_once() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let router = Router::active(&Settings::new(&outbox, &kafka)).await;
     for aggregate_type in ["order", "customer", "invoice"] {

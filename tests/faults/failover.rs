@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, timeout};
 
-use crate::invariants::way_out::{printed, typed};
+use crate::invariants::recovery_sql::{printed, typed};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::invariants::feedback_never_starves::PG_HBA;
-use crate::invariants::way_out::{printed, typed};
+use crate::invariants::recovery_sql::{printed, typed};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;

@@ -1,7 +1,6 @@
-//! Imports point one way: no module and no file imports what leads back to it, and none imports what it is not to know.
-//! Needs no server.
+//! Imports have one direction: no cycles between modules or files, and no forbidden imports. Needs no server.
 
-// A test fails by panicking.
+// tests fail by panicking
 #![allow(clippy::panic)]
 
 mod source;
@@ -14,12 +13,12 @@ use source::{Import, ItemPath, Sources};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What modules do not import, and why not. A path stands for everything below it.
+/// Importing modules, modules that they must not import, and why. A path stands for everything below it.
 const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
     (
         &["config"],
         &["postgres", "sink", "admin", "monitor", "commands", "supervisor", "relay", "source"],
-        "the configuration is read without what does I/O",
+        "the configuration depends on nothing that does I/O",
     ),
     (
         &[
@@ -39,7 +38,7 @@ const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
     (
         &["postgres"],
         &["sink", "relay", "source", "supervisor", "commands"],
-        "what asks Postgres does not know what the answer is for",
+        "queries do not depend on the code that uses their results",
     ),
     (
         &["postgres"],
@@ -49,13 +48,13 @@ const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
     (
         &["relay"],
         &["config", "sink", "source", "postgres", "supervisor", "commands"],
-        "the loop knows its source and its sink by their ports",
+        "the loop knows its source and its sink only by their ports",
     ),
-    (&["sink"], &["source"], "they know each other only by the ports of the loop"),
-    (&["source"], &["sink"], "they know each other only by the ports of the loop"),
+    (&["sink"], &["source"], "sink and source meet only in the loop"),
+    (&["source"], &["sink"], "sink and source meet only in the loop"),
 ];
 
-/// Only these import `commands` and `supervisor`, which are on top.
+/// Only these may import `commands` and `supervisor`, the top of the hierarchy.
 const ON_TOP: &[&str] = &["cli", "commands", "supervisor"];
 
 #[test]
@@ -70,18 +69,15 @@ fn modules_have_no_cycles() {
 
 #[test]
 fn files_have_no_cycles() {
-    // a parent has the parts that its children share, and uses the children
-    let counts = |from: &str, to: &str| {
-        let family = is_parent(from, to) || is_parent(to, from);
-        !family
-    };
+    // parent and child may import each other: the parent has what its children share, and uses them
+    let counts = |from: &str, to: &str| !is_parent(from, to) && !is_parent(to, from);
     for src in ["src", "crates/connect-values/src", "crates/pg-logical/src"] {
         assert_no_cycles(&Sources::read(Path::new(ROOT), src).imports(), |file| file, counts);
     }
 }
 
 #[test]
-fn imports_are_found_wherever_they_stand() {
+fn imports_are_found_in_every_syntax() {
     let text = r###"
         //! use crate::b::InADoc;
         use std::{fmt, io};
@@ -132,7 +128,7 @@ fn imports() -> BTreeSet<Import> {
     Sources::read(Path::new(ROOT), "src").imports()
 }
 
-/// Why an import is forbidden, if it is.
+/// Returns why an import is forbidden, or `None` if it is allowed.
 fn forbidden(import: &Import) -> Option<String> {
     let from = top(&import.file);
     for target in ["commands", "supervisor"] {
@@ -165,8 +161,8 @@ fn is_parent(parent: &str, child: &str) -> bool {
     folder(child).rsplit_once('/').is_some_and(|(above, _)| above == folder(parent))
 }
 
-/// Fails with the imports that are part of a cycle of the nodes that `node` makes of files. `counts` says of two nodes whether the
-/// one may lead to the other.
+/// Fails with the imports that are part of a cycle. `node` maps a file to its node in the graph, and `counts` decides whether an
+/// import from one node to another is an edge.
 fn assert_no_cycles<'a>(
     imports: &'a BTreeSet<Import>,
     node: impl Fn(&'a str) -> &'a str,
@@ -180,34 +176,34 @@ fn assert_no_cycles<'a>(
     for (from, to) in imports.iter().filter_map(between) {
         arrows.entry(from).or_default().insert(to);
     }
-    let mut said = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let cycle = |import: &'a Import| {
         let (from, to) = between(import)?;
-        let back = shortest_way(&arrows, to, from)?;
+        let back = shortest_path(&arrows, to, from)?;
         let why = format!("that closes a cycle, {from} -> {}", back.join(" -> "));
-        // one name is enough of those that a file imports from one place
-        said.insert((&import.file, to)).then_some((back.len(), import, why))
+        // report only one of the names that a file imports from one node
+        reported.insert((&import.file, to)).then_some((back.len(), import, why))
     };
     let mut found: Vec<_> = imports.iter().filter_map(cycle).collect();
-    // the import that is wrong is part of a short one, as a rule
+    // shortest cycles first, because they usually contain the wrong import
     found.sort();
     assert_none(found.into_iter().map(|(_, import, why)| (import, why)));
 }
 
-fn shortest_way<'a>(
+fn shortest_path<'a>(
     arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>,
     from: &'a str,
     to: &str,
 ) -> Option<Vec<&'a str>> {
     let mut seen = BTreeSet::from([from]);
     let mut open = VecDeque::from([vec![from]]);
-    while let Some(way) = open.pop_front() {
-        let end = *way.last()?;
+    while let Some(path) = open.pop_front() {
+        let end = *path.last()?;
         if end == to {
-            return Some(way);
+            return Some(path);
         }
         for next in arrows.get(end).into_iter().flatten().filter(|next| seen.insert(next)) {
-            open.push_back([way.as_slice(), &[next]].concat());
+            open.push_back([path.as_slice(), &[next]].concat());
         }
     }
     None
@@ -217,5 +213,5 @@ fn assert_none<'a>(offending: impl Iterator<Item = (&'a Import, String)>) {
     let lines: Vec<String> = offending
         .map(|(import, why)| format!("{} imports crate::{}: {why}", import.file, import.written.join("::")))
         .collect();
-    assert!(lines.is_empty(), "these imports point the wrong way:\n{}", lines.join("\n"));
+    assert!(lines.is_empty(), "forbidden imports:\n{}", lines.join("\n"));
 }

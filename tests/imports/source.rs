@@ -1,4 +1,4 @@
-//! What the files of a crate import: `use` declarations and paths in the code, each followed to the file that defines the item.
+//! The imports of a crate's files: `use` declarations and paths in the code, each resolved to the file that defines the item.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,24 +6,25 @@ use std::path::Path;
 
 use super::tokens::{Token, is, tokens};
 
-/// A path of modules and, at its end, perhaps an item; `crate` is left out.
+/// A path of modules, possibly with an item at its end, without `crate`.
 pub(crate) type ItemPath = Vec<String>;
 
-/// One file that another one names an item of.
+/// A file's import of an item of another file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Import {
     /// The importing file, `src/a/b.rs` or `crates/c/src/a/b.rs`.
     pub(crate) file: String,
-    /// The path from the crate's root on, as the importing file names it.
+    /// The path from the crate's root, as the importing file writes it.
     pub(crate) written: ItemPath,
-    /// The same, followed through `pub use` to where the item is defined.
+    /// The path at which the item is defined, with `pub use` resolved.
     pub(crate) defined: ItemPath,
     /// The file that defines it.
     pub(crate) target: String,
 }
 
 impl Import {
-    /// Whether it names this module or item, or what is below it, here or where it is defined. `path::*` names all that is below.
+    /// Whether the import names this module or item or something below it, as written or as defined. `path::*` names everything
+    /// below `path`.
     pub(crate) fn names(&self, path: &[String]) -> bool {
         [&self.written, &self.defined].into_iter().any(|named| match named.split_last() {
             Some((last, above)) if last == "*" => named.starts_with(path) || path.starts_with(above),
@@ -35,9 +36,9 @@ impl Import {
 #[derive(Debug, Default)]
 struct Module {
     file: String,
-    /// The names that `use` brings in, each with its path as written.
+    /// The names that `use` imports, each with its path as written.
     names: BTreeMap<String, ItemPath>,
-    /// What `use path::*` names.
+    /// The paths of `use path::*`.
     globs: Vec<ItemPath>,
     /// The items defined here.
     items: BTreeSet<String>,
@@ -45,14 +46,14 @@ struct Module {
     paths: Vec<ItemPath>,
 }
 
-/// A crate's modules, without those that only its tests have.
+/// A crate's modules, without its test modules.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     modules: BTreeMap<ItemPath, Module>,
 }
 
 impl Sources {
-    /// Reads the crate whose source is in the folder `src` of the repository, from `lib.rs` on, by its `mod` declarations.
+    /// Reads the crate in the folder `src` of the repository, starting at `lib.rs` and following `mod` declarations.
     pub(crate) fn read(root: &Path, src: &str) -> Self {
         let mut sources = Sources::default();
         let mut open = vec![(ItemPath::new(), format!("{src}/lib.rs"))];
@@ -71,11 +72,11 @@ impl Sources {
         sources
     }
 
-    /// Adds one file. Returns the modules that it declares and that are in files of their own.
+    /// Adds one file. Returns the modules that it declares in files of their own.
     pub(crate) fn add(&mut self, module: &[String], file: &str, text: &str) -> Vec<ItemPath> {
         let tokens = tokens(text);
         let mut children = Vec::new();
-        // the module that the tokens are in, and how many braces are open around each inline one
+        // the current module, and the number of open braces around each inline module
         let (mut here, mut inline, mut braces) = (module.to_vec(), Vec::new(), 0);
         let mut at = 0;
         self.open(&here, file);
@@ -143,20 +144,20 @@ impl Sources {
         module
     }
 
-    /// Every import of an item that another file defines, once.
+    /// All imports of items that another file defines, without repetitions.
     pub(crate) fn imports(&self) -> BTreeSet<Import> {
         let mut imports = BTreeSet::new();
         for (here, module) in &self.modules {
             for path in &module.paths {
                 let Some(written) = self.rooted(here, path) else { continue };
-                let (home, item) = self.followed(&written, 0);
+                let (home, item) = self.resolve(&written, 0);
                 let Some(target) = self.modules.get(&home) else { continue };
-                // the methods and variants of an item are where it is
-                let behind = item.len().saturating_sub(1);
+                // methods and variants are defined with their item
+                let members = item.len().saturating_sub(1);
                 if target.file != module.file {
                     imports.insert(Import {
                         file: module.file.clone(),
-                        written: written.iter().take(written.len() - behind).cloned().collect(),
+                        written: written.iter().take(written.len() - members).cloned().collect(),
                         defined: home.iter().chain(item.first()).cloned().collect(),
                         target: target.file.clone(),
                     });
@@ -166,7 +167,8 @@ impl Sources {
         imports
     }
 
-    /// A path as a module writes it, from the crate's root on. `None` if it leads out of the crate, or stays in the file.
+    /// Turns a path as written in a module into one from the crate's root. `None` if it leads out of the crate or stays in the
+    /// file.
     fn rooted(&self, here: &[String], path: &[String]) -> Option<ItemPath> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -180,7 +182,7 @@ impl Sources {
                 };
             }
             name => match self.modules.get(here)?.names.get(name) {
-                // `use pgoutput::pgoutput` would lead back to itself
+                // `use pgoutput::pgoutput` would resolve to itself
                 Some(known) if known.first() != Some(first) => self.rooted(here, known)?,
                 _ => {
                     let child = [here, std::slice::from_ref(first)].concat();
@@ -191,8 +193,8 @@ impl Sources {
         Some([start.as_slice(), rest].concat())
     }
 
-    /// The module that defines what a path names, and what of the path is left there.
-    fn followed(&self, path: &[String], depth: usize) -> (ItemPath, ItemPath) {
+    /// Resolves a path to the module that defines its item, and the rest of the path from there.
+    fn resolve(&self, path: &[String], depth: usize) -> (ItemPath, ItemPath) {
         let mut length = 0;
         while length < path.len() && self.modules.contains_key(path.get(..=length).unwrap_or_default()) {
             length += 1;
@@ -202,7 +204,7 @@ impl Sources {
         let (Some((name, rest)), Some(module)) = (item.split_first(), self.modules.get(home)) else {
             return unchanged;
         };
-        // two modules that import all of each other would never end
+        // two modules with glob imports of each other would recurse for ever
         if depth > 20 || module.items.contains(name) {
             return unchanged;
         }
@@ -210,22 +212,22 @@ impl Sources {
         let by_glob = || {
             let globs = module.globs.iter().filter_map(|glob| self.rooted(home, glob));
             globs
-                .map(|glob| self.followed(&glob, depth + 1).0)
+                .map(|glob| self.resolve(&glob, depth + 1).0)
                 .find(|glob| self.modules.get(glob).is_some_and(|module| module.items.contains(name)))
                 .map(|glob| [glob, vec![name.clone()]].concat())
         };
         match named.or_else(by_glob) {
-            Some(known) => self.followed(&[known.as_slice(), rest].concat(), depth + 1),
+            Some(known) => self.resolve(&[known.as_slice(), rest].concat(), depth + 1),
             None => unchanged,
         }
     }
 }
 
-/// What stands before the name of an item.
+/// The keywords before the name of an item.
 const DEFINE: [&str; 8] = ["struct", "enum", "union", "trait", "type", "fn", "const", "static"];
 
 impl Module {
-    /// Adds what is in a `use`, from behind `before` on.
+    /// Adds the names of a `use` tree whose path begins with `before`.
     fn add_use(&mut self, tree: &mut &[Token], before: &[String]) {
         let mut path = before.to_vec();
         loop {
@@ -280,15 +282,14 @@ impl Module {
     }
 }
 
-/// Where the item ends that begins at `at`: a module, a function or a `use` that only tests have. A field or a match arm is not
-/// skipped.
+/// Returns the end of the test-only item that begins at `at`. A field or a match arm is not skipped.
 fn after_item(tokens: &[Token], at: usize) -> usize {
     const ITEMS: [&str; 6] = ["pub", "mod", "use", "impl", "async", "extern"];
     let begins = |word: &str| ITEMS.contains(&word) || DEFINE.contains(&word);
     let (mut end, mut open) = (at, 0);
     while let Some(token) = tokens.get(end) {
         match token {
-            // one more attribute
+            // a further attribute
             Token::Symbol('#') if open == 0 => {}
             Token::Word(word) if open == 0 && end == at && !begins(word) => return at,
             Token::Symbol('{' | '(' | '[') => open += 1,

@@ -1,4 +1,4 @@
-//! Rust's source text as words and symbols, without comments and literals.
+//! Splits Rust source into words and symbols, without comments and literals.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Token {
@@ -73,7 +73,7 @@ fn after_text(text: &str) -> &str {
     let mut escaped = true;
     for (at, c) in text.char_indices() {
         match c {
-            // the first one opens it
+            // the opening quotation mark
             _ if escaped => escaped = false,
             '\\' => escaped = true,
             '"' => return &text[at + 1..],
@@ -83,7 +83,7 @@ fn after_text(text: &str) -> &str {
     ""
 }
 
-/// Behind a character, or behind the quote of a lifetime.
+/// Returns the text after a character literal, or after the quote of a lifetime.
 fn after_quote(text: &str) -> &str {
     let mut inside = text[1..].chars();
     match (inside.next(), inside.next()) {
@@ -93,7 +93,7 @@ fn after_quote(text: &str) -> &str {
     }
 }
 
-/// What ends a raw text, `r#"…"#`, if this word begins one.
+/// Returns the end of a raw string, `r#"…"#`, if this word begins one.
 fn raw_text_ends_with(word: &str, rest: &str) -> Option<String> {
     let hashes = rest.chars().take_while(|c| *c == '#').count();
     let raw = matches!(word, "r" | "br" | "cr") && rest[hashes..].starts_with('"');

@@ -1,4 +1,4 @@
-//! Memory is bounded by the window, whatever waits and however large a transaction is.
+//! Memory is bounded by the window, whatever the backlog and the size of a transaction.
 
 use crate::support::comparison::{Repeats, in_order};
 use crate::support::kafka::Kafka;
@@ -9,7 +9,7 @@ use crate::support::settings::Settings;
 
 const ROWS: usize = 200_000;
 
-/// The program itself, the window of 16 MiB, and what librdkafka and the allocator add to it.
+/// In bytes: the program itself, the window of 16 MiB, and the overhead of librdkafka and the allocator.
 const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn bounded_memory_in_a_transaction_of_200_000_rows() {
          FROM generate_series(0, {ROWS} - 1) n"
     );
     transaction.batch_execute(&insert).await.unwrap();
-    // an ordinary outbox goes on beside it, before and after its commit
+    // other transactions commit before and after it
     outbox.insert_numbers("ordinary", "a", 1..50).await;
     kafka.holds(&outbox.topic("ordinary"), 49).await;
     transaction.commit().await.unwrap();
@@ -40,15 +40,15 @@ async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
-/// A router whose topic of `partitions` partitions takes nothing any more.
+/// Starts a router, and then takes away the broker of its topic, which has `partitions` partitions.
 async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
-    // what is known of the cluster comes from the first broker
+    // the first broker stays up, so the router still gets metadata
     mock.create_topic(&outbox.topic("large"), partitions, 2);
-    // millions of changes in one transaction take long where the machine is busy, and the server answers late in between
+    // on a busy machine, decoding millions of changes of one transaction delays the server's keepalives
     let settings = Settings::new(&outbox, &mock.client()).set("postgres.wal_sender_timeout", "60s");
     let router = Router::active(&settings).await;
-    // the first record of each partition would wait alone
+    // the first record of a partition is sent alone; get that over with
     for n in 0..10 {
         outbox.insert("large", &format!("a{n}"), "{}").await;
     }
@@ -57,7 +57,7 @@ async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     (outbox, mock, router)
 }
 
-/// The client keeps each header by itself, which is many times the size of a short one.
+/// librdkafka allocates each header separately, which takes many times the size of a short one.
 #[tokio::test]
 async fn bounded_memory_of_records_with_thousands_of_headers() {
     let (outbox, mock, mut router) = blocked(1).await;
@@ -78,9 +78,9 @@ async fn bounded_memory_of_records_with_thousands_of_headers() {
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
-/// The broker takes nothing: what is committed stays in Postgres.
+/// While the broker accepts nothing, the backlog stays in Postgres.
 #[tokio::test]
-async fn bounded_memory_while_the_broker_takes_nothing() {
+async fn bounded_memory_while_the_broker_is_down() {
     let (outbox, mock, mut router) = blocked(3).await;
     // 100 MB
     outbox
@@ -94,7 +94,7 @@ async fn bounded_memory_while_the_broker_takes_nothing() {
     router
         .shows("the window is full", |status| {
             let bytes = status["in_flight"]["bytes"].as_u64()?;
-            assert!(bytes < window + 20_000, "{bytes} bytes are under way");
+            assert!(bytes < window + 20_000, "{bytes} bytes are in flight");
             (bytes >= window).then_some(())
         })
         .await;
@@ -103,14 +103,14 @@ async fn bounded_memory_while_the_broker_takes_nothing() {
     mock.up(2);
     outbox.all_confirmed().await;
     let memory = router.peak_memory();
-    println!("peak memory: {} kB blocked, {} kB in all", blocked / 1024, memory / 1024);
+    println!("peak memory: {} kB while blocked, {} kB at the end", blocked / 1024, memory / 1024);
     let sent = router.status().unwrap()["totals"]["events"].as_u64();
     assert_eq!(sent, Some(10_010));
     router.stop().await;
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
-/// Changes of other published tables take no memory, however many lie between two records under way.
+/// Changes of other published tables take no memory, however many lie between two records in flight.
 #[tokio::test]
 async fn bounded_memory_across_millions_of_other_changes() {
     let (outbox, mock, mut router) = blocked(1).await;
@@ -118,14 +118,16 @@ async fn bounded_memory_across_millions_of_other_changes() {
     outbox.insert("large", "a0", "{}").await;
     outbox.execute("INSERT INTO other SELECT FROM generate_series(1, 1500000)").await;
     outbox.insert("large", "a1", "{}").await;
-    // each wait has its own time, as this takes a while
+    // waits in ten parts, because all changes together may take longer than one wait allows
     for part in 1..=10 {
         let passed = |status: &serde_json::Value| {
             (status["totals"]["ignored_changes"].as_u64()? >= part * 150_000).then_some(())
         };
-        router.shows("other changes pass", passed).await;
+        router.shows("the other changes are skipped", passed).await;
     }
-    router.shows("both are under way", |status| (status["in_flight"]["records"] == 2).then_some(())).await;
+    router
+        .shows("both records are in flight", |status| (status["in_flight"]["records"] == 2).then_some(()))
+        .await;
     let memory = router.peak_memory();
     println!("peak memory: {} kB", memory / 1024);
     mock.up(2);
@@ -134,13 +136,13 @@ async fn bounded_memory_across_millions_of_other_changes() {
     assert!(memory < BOUND, "{} kB, more than {} kB", memory / 1024, BOUND / 1024);
 }
 
-/// A large row is there once as it was received, and once more for the Kafka client.
+/// The router holds a large row twice: as received from Postgres, and as a record of the Kafka client.
 #[tokio::test]
 async fn bounded_memory_of_rows_of_20_and_50_megabytes() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let largest = "60000000";
     kafka.create_topic(&outbox.topic("large"), 1, &[("max.message.bytes", largest)]).await;
-    // a session that ends on a busy machine leaves a copy for a moment
+    // a session lost to a timeout on a busy machine would hold a third copy for a moment
     let settings = Settings::new(&outbox, &kafka)
         .set("kafka.'message.max.bytes'", largest)
         .set("postgres.wal_sender_timeout", "60s");
@@ -158,7 +160,7 @@ async fn bounded_memory_of_rows_of_20_and_50_megabytes() {
         outbox.all_confirmed().await;
         let (above, row) = (router.peak_memory() - base, megabytes * 1_000_000);
         println!("{} kB above {} kB", above / 1024, base / 1024);
-        assert!(above <= row * 22 / 10, "{megabytes} MB take {} kB", above / 1024);
+        assert!(above <= row * 22 / 10, "a row of {megabytes} MB takes {} kB", above / 1024);
     }
     router.stop().await;
 }

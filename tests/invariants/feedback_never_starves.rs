@@ -1,20 +1,22 @@
-//! While the broker blocks, Postgres is answered.
+//! While the broker blocks, the router goes on answering Postgres.
 
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::{PrivatePostgres, conninfo};
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
+use crate::support::signal::{Signal, send};
 
 pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 pub(crate) const TIMEOUT: &str = "wal_sender_timeout=2s";
 
-/// Comes back when a reader beside the router, which answers nothing, was dropped for its silence: so more time than
+/// Starts a second replication session that answers nothing, and returns when Postgres has dropped it. By then more than
 /// `wal_sender_timeout` has passed for the router too.
 pub(crate) async fn a_silent_reader_is_dropped(server: &PrivatePostgres) {
     let conninfo = conninfo([server.unix()], "postgres");
@@ -44,7 +46,7 @@ pub(crate) async fn a_silent_reader_is_dropped(server: &PrivatePostgres) {
     drop(stream);
 }
 
-/// Rows that fill every buffer between Postgres and the broker, so that nothing moves at all.
+/// Rows that fill every buffer between Postgres and the broker, so that no byte moves.
 const MANY: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
      SELECT 'order', 'a', jsonb_build_object('n', n, 'text', repeat('x', 100000)) FROM generate_series(101, 500) n";
 
@@ -53,9 +55,9 @@ async fn feedback_never_starves_while_the_broker_is_frozen() {
     broker_frozen(None).await;
 }
 
-/// The role of `init --role`, which sees little of what the server knows of its sessions.
+/// With the role of `init --role`, to which Postgres shows only parts of `pg_stat_activity`.
 #[tokio::test]
-async fn feedback_never_starves_while_the_broker_is_frozen_and_the_role_may_see_little() {
+async fn feedback_never_starves_while_the_broker_is_frozen_with_the_role_of_init() {
     broker_frozen(Some("router")).await;
 }
 
@@ -83,25 +85,24 @@ async fn broker_frozen(role: Option<&str>) {
     for _ in 0..2 {
         a_silent_reader_is_dropped(&server).await;
     }
-    assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "dropped\n{}", router.log());
+    let active = outbox.slot().await.unwrap().active_pid;
+    assert_eq!(active, Some(walsender), "Postgres dropped the session\n{}", router.log());
     broker.thaw();
 
     outbox.insert_numbers("order", "a", 501..521).await;
     outbox.all_confirmed().await;
     let active = outbox.slot().await.unwrap().active_pid;
     let log = router.stop().await.log;
-    // librdkafka may forget a broker that comes back (its issue 5301); then there is another session, and it is said why
+    // librdkafka may forget a broker that comes back (its issue 5301); the router then starts a new session and logs the reason
     let forgotten = log.contains("the producer no longer finds the brokers");
-    assert!(forgotten || active == Some(walsender), "dropped\n{log}");
+    assert!(forgotten || active == Some(walsender), "Postgres dropped the session\n{log}");
     let repeats = if forgotten { Repeats::Restarts(1) } else { Repeats::Never };
     same(&outbox, &kafka.records(&outbox.name).await, repeats).await;
 }
 
-/// A server that says nothing is asked, and left if it gives no answer.
+/// The router asks a silent server for a reply, and gives up the session if none comes.
 #[tokio::test]
-async fn feedback_never_starves_and_a_silent_server_is_found_out() {
-    use crate::support::kafka::Kafka;
-    use crate::support::signal::{Signal, send};
+async fn feedback_never_starves_and_a_silent_server_is_detected() {
     let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka).set("postgres.wal_sender_timeout", "2s");
@@ -111,7 +112,7 @@ async fn feedback_never_starves_and_a_silent_server_is_found_out() {
     let walsender = u32::try_from(outbox.active_pid().await).unwrap();
     assert!(send(Signal::Stop, walsender));
     router
-        .shows("Postgres is said to be silent", |status| {
+        .shows("the status reports a silent Postgres", |status| {
             status["last_problem"]["what"].as_str()?.contains("silent").then_some(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! A quiet outbox holds no log back.
+//! The slot of a quiet outbox retains no WAL.
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -29,8 +29,7 @@ async fn idle_ack_follows_another_busy_database() {
     router.stop().await;
 }
 
-/// Nothing is committed in the table while the outbox is written elsewhere, and still there are events: an idle
-/// confirmation must not overtake them.
+/// An idle confirmation must not overtake an event that was committed just before it.
 #[tokio::test]
 async fn idle_ack_does_not_overtake_an_event() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -38,7 +37,7 @@ async fn idle_ack_does_not_overtake_an_event() {
     for n in 1..=4 {
         outbox.execute("INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', '1')").await;
         outbox.all_confirmed().await;
-        assert_eq!(kafka.count(&outbox.name).await, Ok(n), "confirmed, and not in Kafka");
+        assert_eq!(kafka.count(&outbox.name).await, Ok(n), "confirmed, but not in Kafka");
     }
     router.stop().await;
 }

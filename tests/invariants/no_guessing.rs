@@ -1,4 +1,4 @@
-//! What could mean that events are missing stops the router, which says what it found.
+//! The router stops where events may be missing, and says what it found.
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION};
@@ -7,24 +7,24 @@ use crate::support::settings::Settings;
 use crate::support::shared;
 use crate::support::signal::Signal;
 
-/// A router that has sent one event, and what is around it.
-struct Setting {
+/// A router that has sent one event.
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     router: Router,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         outbox.create_witness().await;
         let router = Router::active(&Settings::new(&outbox, &kafka)).await;
         outbox.insert("order", "a", "{\"n\": 1}").await;
         outbox.all_confirmed().await;
-        Setting { outbox, kafka, router }
+        Setup { outbox, kafka, router }
     }
 
-    /// Lets something happen while the router is cut off.
+    /// Freezes the router and ends its session, so that slot and catalogue can be changed unseen.
     async fn cut_off(&self) {
         self.router.signal(Signal::Stop);
         let terminate = format!("SELECT pg_terminate_backend({}, 60000)", self.outbox.active_pid().await);
@@ -32,9 +32,9 @@ impl Setting {
         self.outbox.released().await;
     }
 
-    /// The router ends by itself, and has sent nothing more.
+    /// Waits until the router has stopped by itself, and checks that it has sent nothing more.
     async fn stopped(self, parts: &[&str]) -> Outbox {
-        let Setting { outbox, kafka, router } = self;
+        let Setup { outbox, kafka, router } = self;
         let ended = router.exits(3).await;
         ended.says(parts);
         assert_eq!(kafka.count(&outbox.name).await, Ok(1), "{}", ended.log);
@@ -46,43 +46,43 @@ const EVENT: &str =
     "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 2}')";
 
 #[tokio::test]
-async fn no_guessing_about_a_slot_that_was_dropped_and_made_again() {
-    let setting = Setting::new().await;
-    setting.cut_off().await;
-    setting.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setting.outbox.name)).await;
-    setting.outbox.execute(EVENT).await;
-    setting.outbox.create_slot("pgoutput").await;
-    setting.router.signal(Signal::Continue);
-    setting.stopped(&["slot", "may be missing"]).await;
+async fn no_guessing_about_a_slot_that_was_dropped_and_created_again() {
+    let setup = Setup::new().await;
+    setup.cut_off().await;
+    setup.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setup.outbox.name)).await;
+    setup.outbox.execute(EVENT).await;
+    setup.outbox.create_slot("pgoutput").await;
+    setup.router.signal(Signal::Continue);
+    setup.stopped(&["slot", "may be missing"]).await;
 }
 
 #[tokio::test]
-async fn no_guessing_about_a_slot_that_another_has_moved() {
-    let setting = Setting::new().await;
-    setting.cut_off().await;
-    setting.outbox.execute(EVENT).await;
+async fn no_guessing_about_a_slot_that_was_advanced() {
+    let setup = Setup::new().await;
+    setup.cut_off().await;
+    setup.outbox.execute(EVENT).await;
     let advance = "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_insert_lsn()) \
                    FROM pg_replication_slots WHERE plugin = 'pgoutput' AND database = current_database()";
-    setting.outbox.execute(advance).await;
-    setting.router.signal(Signal::Continue);
-    setting.stopped(&["moved by another", "may be missing"]).await;
+    setup.outbox.execute(advance).await;
+    setup.router.signal(Signal::Continue);
+    setup.stopped(&["moved by another", "may be missing"]).await;
 }
 
 #[tokio::test]
-async fn no_guessing_about_a_slot_that_is_gone() {
-    let setting = Setting::new().await;
-    setting.cut_off().await;
-    setting.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setting.outbox.name)).await;
-    setting.router.signal(Signal::Continue);
-    setting.stopped(&["slot", "does not exist", "may be missing"]).await;
+async fn no_guessing_about_a_slot_that_was_dropped() {
+    let setup = Setup::new().await;
+    setup.cut_off().await;
+    setup.outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", setup.outbox.name)).await;
+    setup.router.signal(Signal::Continue);
+    setup.stopped(&["slot", "does not exist", "may be missing"]).await;
 }
 
-/// Changes the publication or the table and commits an event: the slot must not get past it.
+/// Changes the publication or the table and commits an event, which the slot must not pass.
 async fn altered(sql: &str, event: &str, parts: &[&str]) {
-    let setting = Setting::new().await;
-    setting.outbox.execute(sql).await;
-    let event = setting.outbox.commit(event).await;
-    let outbox = setting.stopped(parts).await;
+    let setup = Setup::new().await;
+    setup.outbox.execute(sql).await;
+    let event = setup.outbox.commit(event).await;
+    let outbox = setup.stopped(parts).await;
     let confirmed = outbox.confirmed().await;
     assert!(confirmed < event, "confirmed up to {confirmed}, past the event that ends at {event}");
 }
@@ -93,16 +93,16 @@ async fn no_guessing_about_a_publication_that_was_dropped() {
 }
 
 #[tokio::test]
-async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
+async fn no_guessing_about_a_publication_that_was_dropped_and_created_again() {
     let again = format!("DROP PUBLICATION outbox_router; {PUBLICATION}");
-    let setting = Setting::new().await;
-    setting.outbox.execute(&again).await;
-    let outbox = setting.stopped(&["publication", "created again", "may be missing"]).await;
+    let setup = Setup::new().await;
+    setup.outbox.execute(&again).await;
+    let outbox = setup.stopped(&["publication", "created again", "may be missing"]).await;
     let kafka = Kafka::shared();
     let settings = Settings::new(&outbox, &kafka);
     let ended = Router::start(&settings).exits(3).await;
     ended.says(&["publication", "created again", "--accept-gap"]);
-    // a person has looked, and found nothing missing
+    // a person has checked, and found nothing missing
     outbox.execute(EVENT).await;
     let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
     router.ready().await;
@@ -111,10 +111,11 @@ async fn no_guessing_about_a_publication_that_was_dropped_and_made_again() {
     router.stop().await;
 }
 
-/// Until 17 a server cannot read rows of a time without the publication, not even after it is back; 18 leaves them out.
+/// Postgres 14 to 17 cannot decode rows that were written while the publication was missing, even after it is created again; 18
+/// leaves them out.
 #[tokio::test]
-async fn no_guessing_about_a_stretch_that_the_server_cannot_read() {
-    let Setting { outbox, kafka, router } = Setting::new().await;
+async fn no_guessing_about_wal_that_the_server_cannot_decode() {
+    let Setup { outbox, kafka, router } = Setup::new().await;
     router.stop().await;
     let version: i32 = outbox.query("SELECT current_setting('server_version_num')::int").await[0].get(0);
     if version >= 180_000 {
@@ -162,13 +163,13 @@ async fn no_guessing_about_a_table_that_was_renamed() {
 }
 
 #[tokio::test]
-async fn no_guessing_about_a_table_that_took_the_outboxs_place() {
+async fn no_guessing_about_a_table_that_replaced_the_outbox() {
     let another =
         "ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)";
     altered(another, EVENT, &["table", "outbox"]).await;
 }
 
-/// What a slot is like is looked at before it is used.
+/// The router examines a slot before it uses it, and refuses this one.
 async fn refused(outbox: &Outbox, slot: &str, parts: &[&str]) -> Ended {
     let settings = Settings::new(outbox, &Kafka::shared()).set("postgres.slot", slot);
     let ended = Router::start(&settings).exits(3).await;
@@ -177,7 +178,7 @@ async fn refused(outbox: &Outbox, slot: &str, parts: &[&str]) -> Ended {
 }
 
 #[tokio::test]
-async fn no_guessing_about_a_slot_that_is_not_the_routers() {
+async fn no_guessing_about_a_slot_that_is_not_usable() {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(&format!("{}; {PUBLICATION}", crate::support::outbox::TABLE)).await;
     refused(&outbox, &outbox.name, &["slot", "does not exist", "outbox-router init"]).await;

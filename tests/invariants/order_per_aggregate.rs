@@ -1,4 +1,4 @@
-//! The log of one key is in commit order, and ends before an event that the broker refuses.
+//! The records of one key are in commit order, and end before an event that the broker refuses.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// Five events of one key, of which the middle one has 20,000 bytes that no compression makes small.
+/// Five events of one key, of which the middle one has 20,000 bytes that do not compress.
 const MIDDLE_IS_LARGE: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
      SELECT 'order', 'a', jsonb_build_object('n', n, 'text', CASE n WHEN 3 THEN \
      (SELECT string_agg(md5(n::text || i), '') FROM generate_series(1, 625) i) END) FROM generate_series(1, 5) n";
 
-/// The same in five transactions.
+/// Inserts the same events in five transactions.
 async fn one_by_one(outbox: &Outbox) {
     for n in 1..=5 {
         outbox
@@ -33,14 +33,14 @@ fn numbers(records: &[crate::support::kafka::Record]) -> Vec<u64> {
     records.iter().map(|record| record.number()).collect()
 }
 
-/// A broker that soon forgets which producers have written.
+/// The broker forgets an idle producer after five seconds.
 const FORGETFUL: [&str; 2] =
     ["producer.id.expiration.ms=5000", "producer.id.expiration.check.interval.ms=1000"];
 const SMALL: [(&str, &str); 1] = [("max.message.bytes", "5000")];
 const LARGE: [(&str, &str); 1] = [("max.message.bytes", "1000000")];
 
-/// A compressed record may fit although it is larger than the limit, so it is the broker that has to refuse it. Each
-/// record travels alone, so that its successors are under way when it is refused.
+/// A compressed record may fit although it is larger than the limit, so the router leaves the refusal to the broker. Each
+/// record is a batch of its own, so that its successors are in flight when it is refused.
 fn compressing(outbox: &Outbox, kafka: &Kafka) -> Settings {
     Settings::new(outbox, kafka).set("kafka.'compression.type'", "lz4").set("kafka.'batch.num.messages'", 1)
 }
@@ -60,7 +60,7 @@ async fn order_per_aggregate_ends_before_a_refused_event_of_one_transaction() {
     let router = Router::active(&compressing(&outbox, &kafka)).await;
     outbox.all_confirmed().await;
     router.stop().await;
-    // a transaction begins anew, and its batches may have been repeated one by one before
+    // the transaction is sent again from its start, and the first router may have resent its batches one by one
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
 }
 
@@ -79,7 +79,7 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     let of_a: Vec<_> = records.iter().filter(|record| record.key() == Some("a")).collect();
     assert!(of_a.iter().all(|record| record.number() < 3), "{:?}", numbers(&records));
 
-    // still too large for the topic, which a new router knows before it sends
+    // still too large for the topic; a new router reads the limit before it sends
     outbox.released().await;
     let router = Router::start(&settings);
     router.exits(3).await.says(&[&id, "max.message.bytes"]);
@@ -90,7 +90,7 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(3)).await;
 }
 
-/// Events of one key for a partition; number 3 is the large one.
+/// Inserts the events `from` to `to` of one key into a partition; number 3 is the large one.
 fn insert(partition: u32, from: u32, to: u32) -> String {
     MIDDLE_IS_LARGE
         .replace("payload)", "payload, event_type)")
@@ -98,9 +98,9 @@ fn insert(partition: u32, from: u32, to: u32) -> String {
         .replace("generate_series(1, 5)", &format!("generate_series({from}, {to})"))
 }
 
-/// A broker takes whatever is the first batch of a producer. The refused record is the first of its partition, `refused`, and
-/// its successors wait behind it in requests of their own while the broker does not answer. `meanwhile` runs when partition 0
-/// has had its first record. Returns what the topic has in the end.
+/// A broker accepts the first batch of a producer in a partition whatever its sequence number. So if the first record of
+/// partition `refused` is refused, the broker would accept its successors, which wait in requests of their own while the broker
+/// is frozen. `meanwhile` runs after the first record of partition 0. Returns the numbers in the topic at the end.
 async fn ends_before_a_refused_first_record(
     broker: &PrivateKafka,
     refused: u32,
@@ -119,7 +119,7 @@ async fn ends_before_a_refused_first_record(
     broker.freeze();
     outbox.execute(&insert(refused, 3, 5)).await;
     router
-        .shows("records are under way", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
+        .shows("records are in flight", |status| (status["in_flight"]["records"].as_u64()? > 0).then_some(()))
         .await;
     broker.thaw();
     router.exits(3).await.says(&["cannot be sent", "max.message.bytes"]);
@@ -132,14 +132,14 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
     assert_eq!(ends_before_a_refused_first_record(&broker, 1, async |_| {}).await, [1]);
 }
 
-/// The broker forgets the producer in a partition that is quiet while the topic's other one is busy, so what is refused
-/// is the first of its partition again. Lasts a minute: as long as the router takes the broker to remember it.
+/// The broker forgets the producer in a partition that is idle while the topic's other partition is busy, so the refused record
+/// is again the first of its partition. Takes a minute, because the router assumes that brokers remember producers that long.
 #[tokio::test]
-async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after_a_quiet_minute() {
+async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after_an_idle_minute() {
     let broker = PrivateKafka::start(&FORGETFUL).await;
     let busy = async |outbox: &Outbox| {
-        let quiet_since = Instant::now();
-        while quiet_since.elapsed() < Duration::from_secs(61) {
+        let idle_since = Instant::now();
+        while idle_since.elapsed() < Duration::from_secs(61) {
             outbox.execute(&insert(1, 2, 2)).await;
             outbox.all_confirmed().await;
             sleep(Duration::from_secs(1)).await;
@@ -150,9 +150,9 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after
     assert_eq!(sent, [1]);
 }
 
-/// librdkafka does not split a batch that the broker finds too large.
+/// librdkafka does not split a batch that is larger than the topic allows.
 #[tokio::test]
-async fn order_per_aggregate_with_small_records_and_a_topic_that_takes_only_small_batches() {
+async fn order_per_aggregate_with_small_records_and_a_topic_that_accepts_only_small_batches() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     kafka.create_topic(&outbox.topic("order"), 1, &[("max.message.bytes", "1500")]).await;
     let router = Router::active(&Settings::new(&outbox, &kafka)).await;
@@ -168,7 +168,7 @@ async fn order_per_aggregate_with_small_records_and_a_topic_that_takes_only_smal
     assert_eq!(numbers(&records), (1..=60).collect::<Vec<_>>());
 }
 
-/// The same when the limit is lowered later: a refused batch is sent one by one, and no record of it is to blame.
+/// The limit is lowered later: the router resends the records of a refused batch one by one, and none of them is refused.
 #[tokio::test]
 async fn order_per_aggregate_with_batches_refused_by_a_limit_lowered_under_the_router() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());

@@ -1,4 +1,4 @@
-//! The event triggers of a partitioned outbox never make DDL fail: what they cannot do they say in a warning.
+//! The event triggers of a partitioned outbox never make DDL fail. If they cannot do their work, they raise a warning.
 
 use tokio::task::JoinHandle;
 
@@ -10,7 +10,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// With a table beside it that is to be attached, and has a row.
+/// Creates a partitioned table, and a table with one row that can be attached to it.
 fn partitioned(name: &str) -> String {
     format!(
         "CREATE TABLE {name} (id uuid DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
@@ -47,8 +47,8 @@ async fn init(settings: &Settings) -> Ran {
     ran
 }
 
-/// Runs a statement in a session of its own, which may have to wait.
-fn started(outbox: &Outbox, sql: String) -> JoinHandle<Ran> {
+/// Starts a statement in a session of its own, where it may wait for a lock.
+fn start(outbox: &Outbox, sql: String) -> JoinHandle<Ran> {
     let url = outbox.url();
     tokio::task::spawn_blocking(move || psql(&url, &["-c", &sql]))
 }
@@ -60,7 +60,7 @@ async fn waits_for_a_lock(outbox: &Outbox) {
 }
 
 #[tokio::test]
-async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_and_init_repairs_them() {
+async fn partition_triggers_let_ddl_pass_after_owner_loses_superuser_and_init_repairs_them() {
     let (outbox, settings) = bare().await;
     let owner = format!("{}_owner", outbox.name);
     outbox.execute(&format!("CREATE ROLE {owner} SUPERUSER LOGIN")).await;
@@ -71,11 +71,11 @@ async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_an
     assert!(!check.out.contains("publication_watch"), "{check:?}");
 
     outbox.execute(&format!("ALTER ROLE {owner} NOSUPERUSER")).await;
-    let attached = started(&outbox, attach("outbox")).await.unwrap();
+    let attached = start(&outbox, attach("outbox")).await.unwrap();
     assert_eq!(attached.code, 0, "{attached:?}");
     let warning = "outbox-router may not see the rows of partition public.outbox_filled: permission denied for table outbox_filled";
     assert!(attached.err.contains(warning), "{attached:?}");
-    let rewritten = started(&outbox, "ALTER TABLE outbox_filled SET UNLOGGED".to_owned()).await.unwrap();
+    let rewritten = start(&outbox, "ALTER TABLE outbox_filled SET UNLOGGED".to_owned()).await.unwrap();
     assert_eq!(rewritten.code, 0, "{rewritten:?}");
     let warning = "outbox-router does not see the rows of partition public.outbox_filled: \
                    publication outbox_router could not be altered: must be owner of publication outbox_router";
@@ -102,14 +102,14 @@ async fn partition_triggers_let_ddl_pass_whose_owner_is_no_superuser_any_more_an
 }
 
 #[tokio::test]
-async fn partition_triggers_let_partitions_of_two_tables_be_attached_at_the_same_time() {
+async fn partition_triggers_let_ddl_pass_that_attaches_partitions_of_two_tables_at_once() {
     let (outbox, settings) = bare().await;
     init(&settings).await;
     for end in ["ROLLBACK", "COMMIT"] {
         let first = outbox.client().await;
         first.batch_execute(&format!("BEGIN; {}", attach("outbox"))).await.unwrap();
         let router = Router::active(&settings).await;
-        let second = started(&outbox, attach("other"));
+        let second = start(&outbox, attach("other"));
         waits_for_a_lock(&outbox).await;
         first.batch_execute(end).await.unwrap();
         let second = second.await.unwrap();
@@ -130,17 +130,17 @@ async fn partition_triggers_let_partitions_of_two_tables_be_attached_at_the_same
 }
 
 #[tokio::test]
-async fn partition_triggers_let_ddl_pass_while_somebody_else_alters_the_publication() {
+async fn partition_triggers_let_ddl_pass_while_another_session_alters_the_publication() {
     let (outbox, settings) = bare().await;
     init(&settings).await;
-    let somebody = outbox.client().await;
-    somebody
+    let other = outbox.client().await;
+    other
         .batch_execute("BEGIN; ALTER PUBLICATION outbox_router SET (publish = 'insert, truncate')")
         .await
         .unwrap();
-    let attached = started(&outbox, attach("outbox"));
+    let attached = start(&outbox, attach("outbox"));
     waits_for_a_lock(&outbox).await;
-    somebody.batch_execute("COMMIT").await.unwrap();
+    other.batch_execute("COMMIT").await.unwrap();
     let attached = attached.await.unwrap();
     assert_eq!(attached.code, 0, "{attached:?}");
     let warning = "outbox-router does not see the rows of partition public.outbox_filled: \

@@ -1,4 +1,4 @@
-//! What the application wrote is what the consumer reads.
+//! The consumer reads the bytes that the application wrote.
 
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
@@ -6,7 +6,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// A table whose payload has a type of the test's choice.
+/// An outbox whose payload column has the type `payload`.
 fn table(payload: &str) -> String {
     format!(
         "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
@@ -20,7 +20,7 @@ async fn sent<T: tokio_postgres::types::ToSql + Sync>(column: &str, payloads: &[
     let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table(column)).await, Kafka::shared());
     let router = Router::active(&Settings::new(&outbox, &kafka)).await;
     let client = outbox.client().await;
-    // as text, so that Postgres reads each type's own form
+    // a text parameter is parsed by the input function of the column's type
     let parameter = if column == "bytea" { "$1::bytea".to_owned() } else { format!("$1::text::{column}") };
     let insert = format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', {parameter})"
@@ -50,7 +50,7 @@ async fn payload_bytes_pass_through_from_json() {
     assert_eq!(texts, payloads);
 }
 
-/// What Postgres made of it when it was written.
+/// jsonb has the form in which Postgres stored it.
 #[tokio::test]
 async fn payload_bytes_pass_through_from_jsonb() {
     let records = sent("jsonb", &["{ \"b\":1.50,\"a\" : \"\\u00e9\" }", "null", "[]"]).await;
@@ -60,7 +60,7 @@ async fn payload_bytes_pass_through_from_jsonb() {
 
 #[tokio::test]
 async fn payload_bytes_pass_through_from_text() {
-    // nothing is parsed, so it need not be JSON, and it may be nearly as large as the topic takes
+    // not parsed, so it need not be JSON; the last one is nearly as large as the topic accepts
     let long = "0123456789".repeat(90_000);
     let payloads = ["{not json", "", " ", "\u{1}\r\n\t\u{7f}", "日本語 äöü 😀\u{feff}", &long];
     let records = sent("text", &payloads).await;
@@ -74,7 +74,7 @@ async fn payload_bytes_pass_through_from_varchar_and_other_types() {
     let records = sent("varchar(20)", &["{not json", "", " trailing  ", "日本語 😀"]).await;
     let texts: Vec<_> = records.iter().map(Record::text).collect();
     assert_eq!(texts, ["{not json", "", " trailing  ", "日本語 😀"]);
-    // any other type as Postgres prints it
+    // any other type has Postgres's text form
     let records = sent("numeric[]", &["{1.50,NULL}"]).await;
     assert_eq!(records[0].text(), "{1.50,NULL}");
 }
@@ -86,7 +86,7 @@ async fn payload_bytes_pass_through_from_bytea() {
     let payloads = [every_byte, vec![], b"\\x00".to_vec(), vec![0], long];
     let records = sent("bytea", &payloads).await;
     for (record, payload) in records.iter().zip(payloads) {
-        assert!(record.value.as_ref() == Some(&payload), "{} bytes came out otherwise", payload.len());
+        assert!(record.value.as_ref() == Some(&payload), "{} bytes were altered", payload.len());
     }
 }
 
@@ -104,7 +104,7 @@ async fn payload_bytes_pass_through_and_null_is_a_tombstone() {
 #[tokio::test]
 async fn headers_are_the_members_of_their_column_after_the_routers_own() {
     let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table("text")).await, Kafka::shared());
-    // json keeps the members as they were written, in their order and all of one name
+    // json, unlike jsonb, keeps the order of members and duplicate names
     outbox
         .execute("ALTER TABLE outbox ALTER headers DROP DEFAULT, ALTER headers TYPE json USING headers::json")
         .await;
@@ -142,7 +142,7 @@ async fn headers_are_the_members_of_their_column_after_the_routers_own() {
     router.stop().await;
 }
 
-/// The key is the text of the column, whatever its type, and so are the bytes that Java's producers would hash.
+/// The key is the text of the column, whatever its type; these are the bytes that a Java producer would hash.
 #[tokio::test]
 async fn keys_are_the_text_of_aggregate_id_of_any_type() {
     for (column, values) in [
@@ -169,7 +169,7 @@ async fn keys_are_the_text_of_aggregate_id_of_any_type() {
     }
 }
 
-/// `org.apache.kafka.common.utils.Utils.murmur2`, written down once more.
+/// A second implementation of `org.apache.kafka.common.utils.Utils.murmur2`, independent of the router's.
 fn murmur2(data: &[u8]) -> i32 {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ u32::try_from(data.len()).unwrap();
@@ -202,7 +202,7 @@ const HASHES: [(&str, i32); 6] = [
     ("abc", 479_470_107),
 ];
 
-/// So many that no partition is right by chance.
+/// Enough keys that a wrong hash cannot match by chance.
 #[tokio::test]
 async fn keys_land_in_the_partition_that_a_java_producer_chooses() {
     const PARTITIONS: i32 = 12;
@@ -233,7 +233,7 @@ fn assert_counts(router: &Router, metric: &str, count: usize) {
     assert!(metrics.contains(&format!("\noutbox_router_{metric} {count}\n")), "{metrics}");
 }
 
-/// What no record can bear, or not in its topic.
+/// Values of `created_at` that Kafka or the topic would refuse as a record's timestamp.
 const REPLACED: [(&str, &str); 5] = [
     ("ahead", "clock_timestamp() + interval '2 hours'"),
     ("long ago", "clock_timestamp() - interval '2 days'"),
@@ -264,7 +264,7 @@ async fn the_timestamp_is_the_commits_or_the_columns() {
     assert!((before..=after).contains(&timestamp), "{before} <= {timestamp} <= {after}");
     router.stop().await;
 
-    // Kafka takes nothing that is more than an hour ahead; how old a record may be is the topic's own
+    // Kafka refuses timestamps more than an hour ahead by default; the topic sets how old one may be
     let bounds = [("message.timestamp.before.max.ms", "86400000")];
     kafka.alter_topic(&outbox.topic("order"), &bounds).await;
     let mut router = Router::active(&settings.set("route.timestamp", "created_at")).await;

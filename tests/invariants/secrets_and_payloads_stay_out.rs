@@ -1,4 +1,4 @@
-//! Secrets and payloads appear in nothing that the router writes or shows, whatever happens and however much is logged.
+//! No secret or payload appears in what the router logs, serves or prints, not even at log level trace.
 
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ const PASSWORD: &str = "sesame-7f3a";
 const KAFKA_PASSWORD: &str = "opensesame-91bc";
 const KEY_PASSWORD: &str = "keysesame-44d0";
 const WRONG: &str = "wrong-one-5e5e";
-/// In keys, payloads and headers.
+/// Part of keys, payloads and headers.
 const PAYLOAD: &str = "pay10ad";
 
 const EVERYTHING: [(&str, &str); 1] = [("RUST_LOG", "trace")];
@@ -28,7 +28,7 @@ fn assert_holds_no_secret(what: &str, text: &str) {
     }
 }
 
-/// A listener that asks for a password, at the broker's extra port.
+/// A listener with password authentication on the broker's extra port.
 fn sasl() -> [String; 4] {
     let module = "org.apache.kafka.common.security.plain.PlainLoginModule required";
     [
@@ -43,16 +43,16 @@ fn sasl() -> [String; 4] {
     ]
 }
 
-struct Setting {
-    // the database goes before its server
+struct Setup {
+    // dropped before its server
     outbox: Outbox,
     settings: Settings,
     broker: PrivateKafka,
     _server: PrivatePostgres,
 }
 
-impl Setting {
-    /// Both servers ask for a password, and the librdkafka of the router tells all it can.
+impl Setup {
+    /// Both servers ask for a password, and librdkafka logs everything.
     async fn new() -> Self {
         let server = PrivatePostgres::start(PG_HBA, &[]).await;
         let broker = PrivateKafka::start(&sasl().each_ref().map(String::as_str)).await;
@@ -67,9 +67,9 @@ impl Setting {
             .set("kafka.'sasl.mechanism'", "PLAIN")
             .set("kafka.'sasl.username'", "router")
             .set("kafka.'sasl.password'", KAFKA_PASSWORD)
-            // of no use without TLS, and yet there
+            // unused without TLS, but still a secret in the configuration
             .set("kafka.'ssl.key.password'", KEY_PASSWORD);
-        Setting { _server: server, broker, outbox, settings }
+        Setup { _server: server, broker, outbox, settings }
     }
 
     async fn insert(&self, aggregate_type: &str, headers: &str) {
@@ -80,13 +80,13 @@ impl Setting {
         self.outbox.execute(&insert).await;
     }
 
-    /// Leaves out what stopped the router.
+    /// Skips the event that stopped the router.
     async fn clear(&self) {
         self.outbox.released().await;
         self.settings.advance_past_everything(&self.outbox).await;
     }
 
-    /// A run that ends with this code.
+    /// Runs the router at log level trace until it exits with `code`.
     async fn run(&self, settings: &Settings, code: i32) -> Ended {
         let ended = Router::with_variables(settings, &EVERYTHING).exits(code).await;
         assert!(ended.log.contains("TRACE"), "nothing was logged in detail:\n{}", ended.log);
@@ -97,23 +97,23 @@ impl Setting {
 
 const HEADERS: &str = "{\"trace\": \"pay10ad\"}";
 
-/// One test, for a broker of its own costs more than all the rest.
+/// One test, because starting a broker takes longer than the rest.
 #[tokio::test]
-async fn secrets_and_payloads_stay_out_of_all_that_is_written_shown_or_printed() {
-    let setting = Setting::new().await;
-    all_is_well(&setting).await;
-    all_that_can_fail(&setting).await;
+async fn secrets_and_payloads_stay_out_of_logs_pages_and_output() {
+    let setup = Setup::new().await;
+    without_faults(&setup).await;
+    with_faults(&setup).await;
 }
 
-async fn all_is_well(setting: &Setting) {
-    let router = Router::with_variables(&setting.settings, &EVERYTHING);
-    setting.insert("order", HEADERS).await;
-    setting.outbox.all_confirmed().await;
-    // a connection that breaks in the middle
-    let terminate = format!("SELECT pg_terminate_backend({})", setting.outbox.active_pid().await);
-    setting.outbox.execute(&terminate).await;
-    setting.insert("order", HEADERS).await;
-    setting.outbox.all_confirmed().await;
+async fn without_faults(setup: &Setup) {
+    let router = Router::with_variables(&setup.settings, &EVERYTHING);
+    setup.insert("order", HEADERS).await;
+    setup.outbox.all_confirmed().await;
+    // a session that is terminated
+    let terminate = format!("SELECT pg_terminate_backend({})", setup.outbox.active_pid().await);
+    setup.outbox.execute(&terminate).await;
+    setup.insert("order", HEADERS).await;
+    setup.outbox.all_confirmed().await;
 
     let process = format!("/proc/{}", router.pid());
     let arguments = fs::read(format!("{process}/cmdline")).unwrap();
@@ -129,7 +129,7 @@ async fn all_is_well(setting: &Setting) {
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("outbox-router.toml");
-    fs::write(&file, setting.settings.text()).unwrap();
+    fs::write(&file, setup.settings.text()).unwrap();
     for arguments in
         [&["check", "--print-config"][..], &["check", "--json"], &["check"], &["status", "--json"]]
     {
@@ -139,46 +139,46 @@ async fn all_is_well(setting: &Setting) {
             let output = process::output(&mut command);
             let (out, err) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            let well = if arguments[0] == "check" { 0 } else { 1 };
-            assert_eq!(output.status.code(), Some(well), "{arguments:?}: {out}{err}");
+            let expected = if arguments[0] == "check" { 0 } else { 1 };
+            assert_eq!(output.status.code(), Some(expected), "{arguments:?}: {out}{err}");
             assert!(!out.is_empty());
             assert_holds_no_secret(&format!("{arguments:?}"), &format!("{out}{err}"));
         }
     }
 }
 
-async fn all_that_can_fail(setting: &Setting) {
-    let kafka = setting.broker.client();
-    let Setting { outbox, settings, .. } = setting;
+async fn with_faults(setup: &Setup) {
+    let kafka = setup.broker.client();
+    let Setup { outbox, settings, .. } = setup;
 
-    // events that cannot be sent: no topic, no headers, too large before and after it is compressed
-    setting.insert("an order", HEADERS).await;
-    setting.run(settings, 3).await.says(&["is not valid"]);
-    setting.clear().await;
-    setting.insert("order", "[\"pay10ad\"]").await;
-    setting.run(settings, 3).await.says(&["headers"]);
-    setting.clear().await;
+    // events that cannot be sent: invalid topic, invalid headers, too large, too large even compressed
+    setup.insert("an order", HEADERS).await;
+    setup.run(settings, 3).await.says(&["is not valid"]);
+    setup.clear().await;
+    setup.insert("order", "[\"pay10ad\"]").await;
+    setup.run(settings, 3).await.says(&["headers"]);
+    setup.clear().await;
     let before = kafka.count(&outbox.name).await.unwrap();
     kafka.alter_topic(&outbox.topic("order"), &[("max.message.bytes", "100")]).await;
-    setting.insert("order", HEADERS).await;
-    setting.run(settings, 3).await.says(&["larger than max.message.bytes"]);
+    setup.insert("order", HEADERS).await;
+    setup.run(settings, 3).await.says(&["larger than max.message.bytes"]);
     outbox.released().await;
     let compressed = settings.clone().set("kafka.'compression.type'", "zstd");
-    setting.run(&compressed, 3).await.says(&["Kafka refuses the event"]);
-    setting.clear().await;
+    setup.run(&compressed, 3).await.says(&["Kafka refuses the event"]);
+    setup.clear().await;
     assert_eq!(kafka.count(&outbox.name).await, Ok(before));
 
-    // passwords that are refused, and settings that are not understood
+    // refused passwords, and an invalid configuration
     let url = outbox.url().replace("postgres@", &format!("router:{WRONG}@"));
     let mut sentences = Sentences::default();
     let known =
-        [(setting.broker.extra(), "BROKER"), (outbox.address(), "HOST"), (outbox.name.as_str(), "NAME")];
+        [(setup.broker.extra(), "BROKER"), (outbox.address(), "HOST"), (outbox.name.as_str(), "NAME")];
     for (case, key, value, code) in [
         ("Postgres's password", "postgres.url", url.as_str(), 1),
         ("Kafka's password", "kafka.'sasl.password'", WRONG, 1),
         ("a mechanism that the broker does not offer", "kafka.'sasl.mechanism'", "SCRAM-SHA-256", 1),
     ] {
-        let ended = setting.run(&settings.clone().set(key, value), code).await;
+        let ended = setup.run(&settings.clone().set(key, value), code).await;
         sentences.add(case, &ended, &known);
     }
     let broken = format!("postgres://router:{WRONG}@127.0.0.1:port/x");

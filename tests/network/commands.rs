@@ -1,4 +1,4 @@
-//! Commands that give up come back with a sentence, wherever they were when the network went.
+//! Commands exit with an error message at whatever point they lose the network.
 
 use std::io::Read;
 use std::process::Child;
@@ -14,7 +14,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// A command under way behind a network of its own.
+/// A running command behind a proxy of its own.
 struct Running {
     case: String,
     child: Child,
@@ -25,7 +25,7 @@ struct Running {
 }
 
 impl Running {
-    /// `after`: how many bytes of Postgres's answers arrive.
+    /// Drops everything from Postgres after its first `after` bytes.
     fn postgres(command: &str, after: usize) -> Self {
         let mut place = Place::new().with("ADMIN__LISTEN", "");
         let host = shared::postgres().rsplit_once('@').unwrap().1;
@@ -49,15 +49,15 @@ impl Running {
         Running { case, child, since: Instant::now(), took: None, _proxy: proxy, _place: place }
     }
 
-    fn is_back(&mut self) -> bool {
+    fn has_exited(&mut self) -> bool {
         if self.took.is_none() && self.child.try_wait().unwrap().is_some() {
             self.took = Some(self.since.elapsed());
         }
         self.took.is_some()
     }
 
-    /// What a command that is back has said.
-    fn said(&mut self) -> String {
+    /// The output of a command that has exited.
+    fn output(&mut self) -> String {
         let (mut out, mut err) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
@@ -67,50 +67,50 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // it is back already, unless the test has failed
+        // it has exited already, unless the test fails
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits until all come back, each with code 1 and this text.
-async fn all_back(mut all: Vec<Running>, text: &str) {
-    eventually("every command comes back", async || {
-        // each is looked at, so that each has its own time
-        let still: Vec<_> = all.iter_mut().filter_map(|one| (!one.is_back()).then_some(())).collect();
+/// Waits until all have exited, each with code 1 and this text.
+async fn all_exit(mut all: Vec<Running>, text: &str) {
+    eventually("every command exits", async || {
+        // asks each one, so that each gets its own time
+        let still: Vec<_> = all.iter_mut().filter_map(|one| (!one.has_exited()).then_some(())).collect();
         still.is_empty().then_some(())
     })
     .await;
     for mut running in all {
-        let said = running.said();
+        let output = running.output();
         let took = running.took.unwrap().as_secs_f64();
         println!("network: {}: back after {took:.1} s", running.case);
-        assert_eq!(running.child.wait().unwrap().code(), Some(1), "{}: {said}", running.case);
-        assert!(said.contains(text), "{}: {said}", running.case);
+        assert_eq!(running.child.wait().unwrap().code(), Some(1), "{}: {output}", running.case);
+        assert!(output.contains(text), "{}: {output}", running.case);
     }
 }
 
 #[tokio::test]
-async fn network_lost_under_a_command_ends_it_with_a_sentence() {
+async fn network_lost_under_a_command_exits_with_an_error() {
     let mut running = Vec::new();
     for command in ["init", "check", "status", "tail"] {
-        // at once, in the greeting, in the first answers
+        // silent from the start, during the startup messages, during the first replies
         running.extend([0, 100, 700].map(|after| Running::postgres(command, after)));
     }
-    all_back(running, "no answer within").await;
+    all_exit(running, "no answer within").await;
 }
 
 #[tokio::test]
-async fn network_to_kafka_lost_under_check_ends_it_with_a_sentence() {
+async fn network_to_kafka_lost_under_check_exits_with_an_error() {
     let running = [0, 100, 500].map(|after| Running::kafka("check", after));
-    all_back(running.into(), "no Kafka broker answers").await;
+    all_exit(running.into(), "no Kafka broker answers").await;
 }
 
-/// `run` waits for ever, but not for an answer that does not come: it begins anew.
+/// `run` retries for ever, but each attempt has a time limit.
 #[tokio::test]
-async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_back() {
+async fn network_lost_while_a_router_starts_is_logged_and_retried() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    // in the greeting, and in the answers to each of the questions before the stream
+    // silent during the startup messages, and during the reply to each of the queries before the stream
     for after in [0, 100, 450, 700, 1500] {
         let proxy = Proxy::to(outbox.address());
         let settings = Settings::new(&outbox, &kafka)
@@ -119,7 +119,7 @@ async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_bac
         proxy.cut_after(Direction::ToClient, after, Cut::Hole);
         let mut router = Router::start(&settings);
         router.logs("not connected; retrying until it works").await;
-        // also while the next attempt is under way, which takes most of the time
+        // the reason is shown during the next attempt too, which takes most of the time
         router
             .shows("another attempt", |status| {
                 assert!(
@@ -132,7 +132,7 @@ async fn network_lost_while_a_router_starts_is_told_and_it_starts_when_it_is_bac
         proxy.set(Network::OPEN);
         router.ready().await;
         let log = router.stop().await.log;
-        // where it broke, and that no connection is to be had: each once
+        // one warning for the session that broke, and one for failed connections
         assert!((1..=2).contains(&log.matches("WARN").count()), "{log}");
         outbox.released().await;
     }

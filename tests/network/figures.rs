@@ -1,4 +1,4 @@
-//! How long it takes to find out with the default settings, which is longer than a test should take.
+//! How long detection takes with the default settings, which is too long for an ordinary test.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// Waits until the log warns of `text` behind `mark`, for as long as the longest default.
+/// Waits for a warning with `text` after `mark` in the log, for longer than the longest default.
 async fn warned(router: &mut Router, mark: usize, text: &str) {
     let since = Instant::now();
     while warnings(router, mark, text).is_empty() {

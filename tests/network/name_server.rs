@@ -1,4 +1,4 @@
-//! The name server goes with the network: a thread of the Kafka client waits for it, and nothing else does.
+//! The network goes down and the name server with it. Only a thread of the Kafka client may wait for it.
 
 use std::process::{Command, Stdio};
 
@@ -16,11 +16,11 @@ use crate::support::settings::Settings;
 
 const BROKER: &str = "broker.test";
 
-/// What the router says when it has lost Postgres, and cannot begin anew yet.
+/// Logged when the router has lost Postgres but cannot start the next session yet.
 const NOT_ENDED: &str = "the session is over, and its Kafka client has not ended yet";
 
-/// A router in a network of its own, and a broker that it knows by name.
-struct Setting {
+/// A router in a network namespace of its own, which connects to its broker by name.
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     to_kafka: Proxy,
@@ -31,7 +31,7 @@ struct Setting {
     _broker: PrivateKafka,
 }
 
-impl Setting {
+impl Setup {
     /// The resolver waits `timeout` seconds for an answer, and asks `attempts` times.
     async fn new(mode: &str, timeout: u32, attempts: u32) -> Option<Self> {
         let namespace = Namespace::new()?;
@@ -48,7 +48,7 @@ impl Setting {
             .set("kafka.'bootstrap.servers'", format!("{BROKER}:{port}"))
             .set("kafka.'socket.timeout.ms'", 1_000)
             .set("kafka.'request.timeout.ms'", 1_000);
-        Some(Setting {
+        Some(Setup {
             outbox,
             kafka,
             to_kafka,
@@ -64,7 +64,7 @@ impl Setting {
         Router::inside_with(&self.settings, &self.namespace, self.names.resolv_conf())
     }
 
-    /// A page of the router's admin endpoint.
+    /// Gets a page of the router's admin endpoint.
     fn page(&self, router: &Router, path: &str) -> Option<String> {
         let [program, prefix @ ..] = self.namespace.prefix();
         let port = router.admin_port()?;
@@ -76,11 +76,12 @@ impl Setting {
         Some(String::from_utf8(process::output(&mut command).stdout).unwrap()).filter(|page| !page.is_empty())
     }
 
-    /// A record is under way when the network goes, and the name server with it. Comes back when that is asked for the broker.
+    /// Takes down the network, and the name server with it, while a record is in flight. Returns when the router waits for the
+    /// broker's address.
     async fn cut_off(&self, router: &Router) {
         self.to_kafka.set(Network::TO_SERVER_LOST);
         self.outbox.insert_numbers("order", "a", 4..7).await;
-        eventually("a record is under way", async || {
+        eventually("a record is in flight", async || {
             let page = self.page(router, "/status")?;
             let (_, body) = page.split_once("\r\n\r\n")?;
             let status: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -88,12 +89,12 @@ impl Setting {
         })
         .await;
         self.namespace.down();
-        asks(router).await;
+        wait_for_dns_query(router).await;
     }
 
-    /// Waits until the log has `text`. Meanwhile the probe has to say that the main loop is running.
+    /// Waits until the log has `text`. Until then `/healthz` must report that the main loop is running.
     async fn healthy_until(&self, router: &mut Router, text: &str) {
-        eventually(&format!("the log says {text:?}"), async || {
+        eventually(&format!("the log has {text:?}"), async || {
             router.assert_running();
             let health = self.page(router, "/healthz")?;
             assert!(health.starts_with("HTTP/1.0 200"), "{health}\n{}", router.log());
@@ -103,9 +104,9 @@ impl Setting {
     }
 }
 
-/// Waits until the router's process waits for a name server: udp(7) sockets to port 53, see proc(5).
-async fn asks(router: &Router) {
-    eventually("a name server is asked", async || {
+/// Waits until the router queries a name server: it has a udp(7) socket to port 53, see proc(5).
+async fn wait_for_dns_query(router: &Router) {
+    eventually("the router queries a name server", async || {
         let sockets = std::fs::read_to_string(format!("/proc/{}/net/udp", router.pid())).ok()?;
         sockets
             .lines()
@@ -116,68 +117,68 @@ async fn asks(router: &Router) {
 }
 
 async fn cut_off_and_stopped(mode: &str) {
-    // longer than the test waits for anything
-    let Some(setting) = Setting::new(mode, 30, 5).await else { return };
-    let mut router = setting.router();
-    setting.outbox.insert_numbers("order", "a", 1..4).await;
-    setting.outbox.all_confirmed().await;
-    setting.cut_off(&router).await;
-    setting.healthy_until(&mut router, NOT_ENDED).await;
+    // the resolver waits 5 times 30 s, longer than any wait of the test
+    let Some(setup) = Setup::new(mode, 30, 5).await else { return };
+    let mut router = setup.router();
+    setup.outbox.insert_numbers("order", "a", 1..4).await;
+    setup.outbox.all_confirmed().await;
+    setup.cut_off(&router).await;
+    setup.healthy_until(&mut router, NOT_ENDED).await;
     router.stop().await;
 }
 
 #[tokio::test]
-async fn network_and_name_server_gone_keep_no_probe_and_no_stop_waiting_in_at_least_once() {
+async fn network_and_name_server_down_do_not_delay_probe_or_stop_in_at_least_once() {
     cut_off_and_stopped("at-least-once").await;
 }
 
 #[tokio::test]
-async fn network_and_name_server_gone_keep_no_probe_and_no_stop_waiting_in_exactly_once() {
+async fn network_and_name_server_down_do_not_delay_probe_or_stop_in_exactly_once() {
     cut_off_and_stopped("exactly-once").await;
 }
 
-/// The position alone is being committed. Where Postgres has written something that is no event, that is due once a second.
+/// Only the position is being committed, which happens once a second if Postgres has written WAL without events.
 #[tokio::test]
-async fn network_and_name_server_gone_keep_no_stop_waiting_for_a_commit() {
-    let Some(setting) = Setting::new("exactly-once", 30, 5).await else { return };
-    let mut router = setting.router();
-    setting.outbox.insert_numbers("order", "a", 1..2).await;
-    setting.outbox.all_confirmed().await;
-    setting.to_kafka.set(Network::TO_SERVER_LOST);
-    setting.outbox.execute("CREATE TABLE other (n int); INSERT INTO other VALUES (1)").await;
+async fn network_and_name_server_down_do_not_delay_stop_during_a_commit() {
+    let Some(setup) = Setup::new("exactly-once", 30, 5).await else { return };
+    let mut router = setup.router();
+    setup.outbox.insert_numbers("order", "a", 1..2).await;
+    setup.outbox.all_confirmed().await;
+    setup.to_kafka.set(Network::TO_SERVER_LOST);
+    setup.outbox.execute("CREATE TABLE other (n int); INSERT INTO other VALUES (1)").await;
     router.logs("no broker can be reached").await;
-    setting.cut_off(&router).await;
-    setting.healthy_until(&mut router, NOT_ENDED).await;
+    setup.cut_off(&router).await;
+    setup.healthy_until(&mut router, NOT_ENDED).await;
     router.stop().await;
 }
 
 #[tokio::test]
-async fn network_and_name_server_gone_and_back_lose_nothing_and_reorder_nothing() {
-    let Some(setting) = Setting::new("at-least-once", 20, 1).await else { return };
-    let mut router = setting.router();
-    setting.outbox.insert_numbers("order", "a", 1..4).await;
-    setting.outbox.all_confirmed().await;
-    setting.cut_off(&router).await;
-    setting.healthy_until(&mut router, NOT_ENDED).await;
-    setting.namespace.up();
-    setting.to_kafka.set(Network::OPEN);
-    setting.outbox.insert_numbers("order", "a", 7..10).await;
-    setting.outbox.all_confirmed().await;
+async fn network_and_name_server_down_and_up_lose_nothing_and_reorder_nothing() {
+    let Some(setup) = Setup::new("at-least-once", 20, 1).await else { return };
+    let mut router = setup.router();
+    setup.outbox.insert_numbers("order", "a", 1..4).await;
+    setup.outbox.all_confirmed().await;
+    setup.cut_off(&router).await;
+    setup.healthy_until(&mut router, NOT_ENDED).await;
+    setup.namespace.up();
+    setup.to_kafka.set(Network::OPEN);
+    setup.outbox.insert_numbers("order", "a", 7..10).await;
+    setup.outbox.all_confirmed().await;
     router.stop().await;
-    same(&setting.outbox, &setting.kafka.records(&setting.outbox.name).await, Repeats::Restarts(1)).await;
+    same(&setup.outbox, &setup.kafka.records(&setup.outbox.name).await, Repeats::Restarts(1)).await;
 }
 
-/// A router that starts finds no broker, says so while the name server is still asked, and stops when it is told to.
+/// A starting router reports that no broker answers although the name server has not replied yet, and stops at once.
 #[tokio::test]
-async fn network_name_server_that_does_not_answer_keeps_no_start_from_its_reason_and_its_stop() {
-    let Some(setting) = Setting::new("at-least-once", 30, 5).await else { return };
-    setting.names.mute();
-    let mut router = setting.router();
-    asks(&router).await;
-    setting.healthy_until(&mut router, "no Kafka broker answers at broker.test").await;
+async fn network_name_server_that_does_not_answer_is_reported_and_does_not_delay_stop() {
+    let Some(setup) = Setup::new("at-least-once", 30, 5).await else { return };
+    setup.names.mute();
+    let mut router = setup.router();
+    wait_for_dns_query(&router).await;
+    setup.healthy_until(&mut router, "no Kafka broker answers at broker.test").await;
     router.stop().await;
-    // and while it is looked for
-    let router = setting.router();
-    asks(&router).await;
+    // also during the query
+    let router = setup.router();
+    wait_for_dns_query(&router).await;
     router.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The router's machine loses its network altogether: packets vanish, on the way to Postgres and to Kafka.
+//! The router's machine loses its network: packets to Postgres and Kafka are dropped.
 
 use std::time::Instant;
 
@@ -34,20 +34,19 @@ async fn network_link_down_and_up_again_loses_nothing_and_reorders_nothing() {
         let case = format!("link down, {outage}");
         let (since, mark) = (Instant::now(), router.log().len());
         namespace.down();
-        // which of both is first, that nothing is heard or that TCP gives up, is a matter of milliseconds
+        // the router's silence limit and TCP's timeout end within milliseconds of each other
         let lost = |router: &Router| {
             let mut lost = warnings(router, mark, "Postgres has been silent");
             lost.extend(warnings(router, mark, "the replication stream broke"));
             lost
         };
-        let said = eventually("the router has found out", async || {
+        let warning = eventually("the router detects it", async || {
             router.assert_running();
             lost(&router).into_iter().next()
         })
         .await;
-        println!("network: {case}: known after {:.1} s: {said}", since.elapsed().as_secs_f64());
-        // and has tried in vain to connect again
-        eventually("the router tries again", async || {
+        println!("network: {case}: known after {:.1} s: {warning}", since.elapsed().as_secs_f64());
+        eventually("an attempt to reconnect fails", async || {
             warnings(&router, mark, "cannot connect to Postgres").into_iter().next()
         })
         .await;

@@ -1,8 +1,8 @@
-//! Between the router and Postgres.
+//! Faults of the network between the router and Postgres.
 
 use std::time::{Duration, Instant};
 
-use super::{events_again, found_out, insert_large, warnings};
+use super::{detected, events_again, insert_large, warnings};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -13,11 +13,11 @@ use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
-/// How long either side waits for the other.
+/// The silence after which either side gives up the other.
 const TIMEOUT: &str = "2s";
 
-/// A router behind a network, and applications that are not.
-struct Setting {
+/// A router behind a proxy. The applications connect to Postgres directly.
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     proxy: Proxy,
@@ -27,7 +27,7 @@ struct Setting {
     breaks: usize,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
         let proxy = Proxy::to(outbox.address());
@@ -37,10 +37,10 @@ impl Setting {
         let router = Router::active(&settings).await;
         let writers = Writers::start(&outbox, 2, &mut seed::random()).await;
         kafka.holds(&outbox.name, 20).await;
-        Setting { outbox, kafka, proxy, router, writers, breaks: 0 }
+        Setup { outbox, kafka, proxy, router, writers, breaks: 0 }
     }
 
-    /// Breaks the network, waits until that is known for this reason, mends it, and waits for events.
+    /// Breaks the network, waits until the router reports this reason, mends it, and waits for events.
     async fn broken(
         &mut self,
         case: &str,
@@ -51,16 +51,16 @@ impl Setting {
         self.breaks += 1;
         let (since, mark) = (Instant::now(), self.router.log().len());
         fault(&self.proxy);
-        found_out(case, since, &mut self.router, mark, "postgres", reason).await;
+        detected(case, since, &mut self.router, mark, "postgres", reason).await;
         let since = Instant::now();
         mend(&self.proxy);
         events_again(case, since, &self.outbox, &self.kafka).await;
         self.router.ready().await;
-        let said = warnings(&self.router, mark, reason);
-        assert_eq!(said.len(), 1, "{case}: {said:?}");
+        let warnings = warnings(&self.router, mark, reason);
+        assert_eq!(warnings.len(), 1, "{case}: {warnings:?}");
     }
 
-    /// Nothing is lost or out of order.
+    /// Checks that nothing is lost or out of order.
     async fn end(mut self) {
         self.writers.finish().await;
         self.outbox.all_confirmed().await;
@@ -73,28 +73,28 @@ impl Setting {
 
 #[tokio::test]
 async fn network_to_postgres_lost_in_both_directions_or_in_one() {
-    let mut setting = Setting::new().await;
+    let mut setup = Setup::new().await;
     let open = |proxy: &Proxy| proxy.set(Network::OPEN);
     for (case, network, reason) in [
         ("Postgres, black hole", Network::BLACK_HOLE, "silent for"),
         ("Postgres, answers lost", Network::TO_CLIENT_LOST, "silent for"),
         ("Postgres, requests lost", Network::TO_SERVER_LOST, "the server closed the connection"),
     ] {
-        setting.broken(case, reason, |proxy| proxy.set(network), open).await;
+        setup.broken(case, reason, |proxy| proxy.set(network), open).await;
     }
-    setting.end().await;
+    setup.end().await;
 }
 
 #[tokio::test]
 async fn network_to_postgres_cut_in_the_middle_of_a_message() {
-    let mut setting = Setting::new().await;
+    let mut setup = Setup::new().await;
     for (case, how) in [("Postgres, FIN in a message", Cut::Fin), ("Postgres, RST in a message", Cut::Rst)] {
         let since = Instant::now();
-        setting.breaks += 1;
-        let breaks = setting.breaks;
-        setting.proxy.cut_after(Direction::ToClient, 300_000, how);
-        insert_large(&setting.outbox, case).await;
-        setting
+        setup.breaks += 1;
+        let breaks = setup.breaks;
+        setup.proxy.cut_after(Direction::ToClient, 300_000, how);
+        insert_large(&setup.outbox, case).await;
+        setup
             .router
             .shows("the stream broke", |status| {
                 let broke = status["last_problem"]["what"].as_str()?.contains("the replication stream broke");
@@ -102,57 +102,56 @@ async fn network_to_postgres_cut_in_the_middle_of_a_message() {
             })
             .await;
         println!("network: {case}: known after {:.1} s", since.elapsed().as_secs_f64());
-        events_again(case, since, &setting.outbox, &setting.kafka).await;
+        events_again(case, since, &setup.outbox, &setup.kafka).await;
     }
-    // a status update or a look at the catalogues, and then what the server says at the start of a session
+    // first a status update or a query of the catalogue watch, then the server's reply at the start of a session
     for (n, how) in [Cut::Fin, Cut::Rst].into_iter().enumerate() {
-        setting.breaks += 2;
-        setting.proxy.cut_after(Direction::ToServer, 20, how);
-        eventually("a request is cut", async || (setting.proxy.cuts() == 3 + 2 * n as u64).then_some(()))
-            .await;
-        setting.proxy.refuse();
-        setting.proxy.cut_after(Direction::ToClient, 20, how);
-        setting.proxy.listen();
-        eventually("a start is cut", async || (setting.proxy.cuts() == 4 + 2 * n as u64).then_some(())).await;
+        setup.breaks += 2;
+        setup.proxy.cut_after(Direction::ToServer, 20, how);
+        eventually("a request is cut", async || (setup.proxy.cuts() == 3 + 2 * n as u64).then_some(())).await;
+        setup.proxy.refuse();
+        setup.proxy.cut_after(Direction::ToClient, 20, how);
+        setup.proxy.listen();
+        eventually("a start is cut", async || (setup.proxy.cuts() == 4 + 2 * n as u64).then_some(())).await;
         let since = Instant::now();
-        events_again(&format!("Postgres, {how:?} in a start"), since, &setting.outbox, &setting.kafka).await;
+        events_again(&format!("Postgres, {how:?} in a start"), since, &setup.outbox, &setup.kafka).await;
     }
-    setting.end().await;
+    setup.end().await;
 }
 
-/// Refused, and then taken and never answered.
+/// New connections are refused, and then accepted but never answered.
 #[tokio::test]
 async fn network_to_postgres_without_new_connections() {
-    let mut setting = Setting::new().await;
-    setting.broken("Postgres, connections refused", "refused", Proxy::refuse, Proxy::listen).await;
+    let mut setup = Setup::new().await;
+    setup.broken("Postgres, connections refused", "refused", Proxy::refuse, Proxy::listen).await;
     let mute = |proxy: &Proxy| {
         proxy.refuse();
         proxy.set(Network::BLACK_HOLE);
         proxy.listen();
     };
     let open = |proxy: &Proxy| proxy.set(Network::OPEN);
-    setting.broken("Postgres, connections without an answer", "no answer within 2 s", mute, open).await;
-    setting.end().await;
+    setup.broken("Postgres, connections without an answer", "no answer within 2 s", mute, open).await;
+    setup.end().await;
 }
 
-/// Half a second there and back is slow, and no fault.
+/// A round trip of half a second must not be taken for a fault.
 #[tokio::test]
-async fn network_to_postgres_slow_is_no_fault() {
-    let mut setting = Setting::new().await;
-    setting.proxy.set(Network::delayed(Duration::from_millis(250)));
+async fn network_to_postgres_slow_causes_no_reconnect() {
+    let mut setup = Setup::new().await;
+    setup.proxy.set(Network::delayed(Duration::from_millis(250)));
     let since = Instant::now();
-    events_again("Postgres, 250 ms each way", since, &setting.outbox, &setting.kafka).await;
-    setting.outbox.watched().await;
-    // a start has many round trips
-    setting.breaks += 1;
-    setting.proxy.refuse();
-    setting.proxy.listen();
+    events_again("Postgres, 250 ms each way", since, &setup.outbox, &setup.kafka).await;
+    setup.outbox.watched().await;
+    // the start of a session takes many round trips
+    setup.breaks += 1;
+    setup.proxy.refuse();
+    setup.proxy.listen();
     let since = Instant::now();
-    events_again("Postgres, 250 ms each way, a new connection", since, &setting.outbox, &setting.kafka).await;
-    setting.outbox.watched().await;
-    setting.router.ready().await;
-    let status = setting.router.status().unwrap();
+    events_again("Postgres, 250 ms each way, a new connection", since, &setup.outbox, &setup.kafka).await;
+    setup.outbox.watched().await;
+    setup.router.ready().await;
+    let status = setup.router.status().unwrap();
     assert_eq!(status["reconnects"]["postgres"], 1, "{status}");
-    setting.proxy.set(Network::OPEN);
-    setting.end().await;
+    setup.proxy.set(Network::OPEN);
+    setup.end().await;
 }

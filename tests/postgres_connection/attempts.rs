@@ -1,4 +1,4 @@
-//! The order of attempts, against servers that say what a test wants them to say.
+//! The order of connection attempts, with scripted servers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::postgres::conninfo;
 
-/// What a scripted server does with a connection.
+/// The replies of a scripted server.
 #[derive(Clone)]
 struct Script {
     /// To a request for TLS.
     tls: Vec<u8>,
     /// To a startup message.
     startup: Vec<u8>,
-    /// To a query: its one value.
+    /// The single value in the reply to every query.
     value: &'static str,
 }
 
-/// A server that follows a script and notes what it was sent first.
+/// A server that follows a script and records the requests that open a connection.
 struct Scripted {
     port: u16,
     seen: Arc<Mutex<Vec<&'static str>>>,
@@ -41,18 +41,18 @@ impl Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&seen);
+        let recorded = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (script, noted) = (script.clone(), Arc::clone(&noted));
-                // A client that has heard enough hangs up; that is no fault.
-                tokio::spawn(async move { serve(stream, script, &noted).await.ok() });
+                let (script, seen) = (script.clone(), Arc::clone(&recorded));
+                // a client may hang up at any time
+                tokio::spawn(async move { serve(stream, script, &seen).await.ok() });
             }
         });
         Scripted { port, seen, task }
     }
 
-    /// Lets everybody in, and reports these parameters.
+    /// Accepts everybody, and reports these parameters.
     async fn open(parameters: &[(&str, &str)], value: &'static str) -> Self {
         let mut startup = message(b'R', &0_u32.to_be_bytes());
         for (name, value) in parameters {
@@ -65,11 +65,11 @@ impl Scripted {
 
     /// Refuses everybody.
     async fn refusing(code: &str, text: &str) -> Self {
-        Self::saying(&refusal(code, text)).await
+        Self::replying(&refusal(code, text)).await
     }
 
-    /// Says this to a startup message, then nothing more.
-    async fn saying(startup: &[u8]) -> Self {
+    /// Replies with this to a startup message, then with nothing more.
+    async fn replying(startup: &[u8]) -> Self {
         Self::start(Script { tls: b"N".to_vec(), startup: startup.to_vec(), value: "" }).await
     }
 
@@ -86,7 +86,7 @@ impl Scripted {
 async fn serve(
     mut stream: TcpStream,
     script: Script,
-    noted: &Mutex<Vec<&'static str>>,
+    seen: &Mutex<Vec<&'static str>>,
 ) -> std::io::Result<()> {
     const SSL_REQUEST: i32 = 80_877_103;
     loop {
@@ -94,13 +94,13 @@ async fn serve(
         let mut body = vec![0; usize::try_from(length).unwrap() - 4];
         stream.read_exact(&mut body).await?;
         if body == SSL_REQUEST.to_be_bytes() {
-            noted.lock().unwrap().push("TLS");
+            seen.lock().unwrap().push("TLS");
             stream.write_all(&script.tls).await?;
             if script.tls != b"N" {
                 break;
             }
         } else {
-            noted.lock().unwrap().push("startup");
+            seen.lock().unwrap().push("startup");
             stream.write_all(&script.startup).await?;
             break;
         }
@@ -129,7 +129,7 @@ fn refusal(code: &str, text: &str) -> Vec<u8> {
     message(b'E', format!("SFATAL\0VFATAL\0C{code}\0M{text}\0\0").as_bytes())
 }
 
-/// The port of the server that was chosen.
+/// Connects, and returns the port of the chosen server.
 async fn choose(conninfo: &ConnInfo) -> Result<u16, Error> {
     let session = Session::connect(conninfo, &Startup::default()).await?;
     Ok(session.info().place.rsplit(':').next().unwrap().parse().unwrap())
@@ -144,15 +144,15 @@ fn wanting(target_session_attrs: TargetSessionAttrs, servers: [&Scripted; 2]) ->
 }
 
 #[tokio::test]
-async fn a_server_that_starts_up_or_is_full_or_silent_is_passed_over() {
+async fn a_server_that_starts_up_or_is_full_or_silent_is_skipped() {
     let good = Scripted::open(&[], "").await;
     for failing in [
         Scripted::refusing("57P03", "the database system is starting up").await,
         Scripted::refusing("53300", "sorry, too many clients already").await,
         Scripted::refusing("57P01", "terminating connection").await,
-        Scripted::saying(&[]).await,
+        Scripted::replying(&[]).await,
     ] {
-        // The last one never answers.
+        // the last one never replies
         let conninfo =
             ConnInfo { connect_timeout: Some(Duration::from_millis(300)), ..among([&failing, &good]) };
         assert_eq!(choose(&conninfo).await.unwrap(), good.port);
@@ -161,7 +161,7 @@ async fn a_server_that_starts_up_or_is_full_or_silent_is_passed_over() {
 }
 
 #[tokio::test]
-async fn when_all_fail_every_reason_is_told_and_the_failure_may_pass() {
+async fn the_error_has_all_reasons_and_is_transient_when_all_hosts_fail() {
     let starting = Scripted::refusing("57P03", "the database system is starting up").await;
     let full = Scripted::refusing("53300", "sorry, too many clients already").await;
     let Err(Error::Transient(error)) = choose(&among([&starting, &full])).await else { panic!("definite") };
@@ -196,7 +196,7 @@ async fn a_pooler_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn what_is_no_postgres_is_refused_with_the_reason() {
+async fn a_server_other_than_postgres_is_refused_with_the_reason() {
     let http = Script {
         tls: b"HTTP/1.1 400".to_vec(),
         startup: b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
@@ -211,7 +211,7 @@ async fn what_is_no_postgres_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_first_server_of_the_wanted_kind_is_taken() {
+async fn the_first_server_of_the_wanted_kind_is_chosen() {
     use TargetSessionAttrs as Attrs;
     let attributes =
         |standby, read_only| [("in_hot_standby", standby), ("default_transaction_read_only", read_only)];
@@ -235,7 +235,7 @@ async fn the_first_server_of_the_wanted_kind_is_taken() {
 }
 
 #[tokio::test]
-async fn a_server_that_reports_nothing_is_asked() {
+async fn a_server_that_reports_no_parameters_is_queried() {
     use TargetSessionAttrs as Attrs;
     let (standby, primary) = (Scripted::open(&[], "t").await, Scripted::open(&[], "f").await);
     assert_eq!(choose(&wanting(Attrs::Primary, [&standby, &primary])).await.unwrap(), primary.port);
@@ -244,7 +244,7 @@ async fn a_server_that_reports_nothing_is_asked() {
 }
 
 #[tokio::test]
-async fn prefer_goes_on_without_tls_on_the_same_connection() {
+async fn prefer_continues_without_tls_on_the_same_connection() {
     let server = Scripted::open(&[], "").await;
     let conninfo = ConnInfo { ssl_mode: SslMode::Prefer, ..among([&server]) };
     assert_eq!(choose(&conninfo).await.unwrap(), server.port);
@@ -252,7 +252,7 @@ async fn prefer_goes_on_without_tls_on_the_same_connection() {
 }
 
 #[tokio::test]
-async fn an_error_in_answer_to_the_request_for_tls_is_not_believed() {
+async fn an_error_in_reply_to_the_tls_request_is_ignored() {
     let script =
         Script { tls: refusal("28P01", "give up"), startup: refusal("57P03", "starting up"), value: "" };
     let server = Scripted::start(script).await;
@@ -262,23 +262,23 @@ async fn an_error_in_answer_to_the_request_for_tls_is_not_believed() {
     assert_eq!(choose(&with(SslMode::Prefer)).await.unwrap(), good.port);
     assert_eq!(server.seen(), ["TLS", "startup"], "prefer tries without TLS");
 
-    // The other server has no TLS, which is definite; before that the search went on.
+    // the error is that of the second server, which has no TLS, so the first one's injected error did not end the search
     let error = choose(&with(SslMode::Require)).await.unwrap_err().to_string();
     assert!(!error.contains("give up"), "{error}");
     assert_eq!(good.seen(), ["TLS", "startup", "TLS"]);
 }
 
 #[tokio::test]
-async fn bytes_slipped_in_behind_the_answer_to_the_request_for_tls_are_not_believed() {
-    let slipped = [&b"S"[..], &refusal("28P01", "give up")].concat();
-    let server = Scripted::start(Script { tls: slipped, startup: Vec::new(), value: "" }).await;
+async fn bytes_injected_after_the_reply_to_the_tls_request_are_ignored() {
+    let injected = [&b"S"[..], &refusal("28P01", "give up")].concat();
+    let server = Scripted::start(Script { tls: injected, startup: Vec::new(), value: "" }).await;
     let conninfo = ConnInfo { ssl_mode: SslMode::Require, ..among([&server]) };
     let error = choose(&conninfo).await.unwrap_err().to_string();
     assert!(!error.contains("give up"), "{error}");
 }
 
 #[tokio::test]
-async fn a_message_of_absurd_length_is_refused_before_it_is_stored() {
-    let server = Scripted::saying(b"R\x7f\xff\xff\xff").await;
+async fn a_message_of_absurd_length_is_refused_before_it_is_buffered() {
+    let server = Scripted::replying(b"R\x7f\xff\xff\xff").await;
     assert!(matches!(choose(&among([&server])).await, Err(Error::Definite(_))));
 }

@@ -1,4 +1,4 @@
-//! Passwords of every kind, without TLS.
+//! All password methods, without TLS.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,7 @@ fn with_password(host: Host, user: &str, password: &str) -> ConnInfo {
 }
 
 #[tokio::test]
-async fn a_password_opens_the_session_and_a_wrong_one_is_refused() {
+async fn correct_passwords_are_accepted_and_wrong_ones_refused() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     server.execute(&ROLES).await;
     let tcp = || server.tcp("localhost");
@@ -65,7 +65,7 @@ async fn a_password_opens_the_session_and_a_wrong_one_is_refused() {
         Case { name: "cleartext", conninfo: with_password(tcp(), "cleartext", "sesame"), expect: PLAIN },
         Case { name: "passfile", conninfo: from_passfile(passfile), expect: PLAIN },
         Case {
-            name: "passfile that all can read",
+            name: "passfile that everybody can read",
             conninfo: from_passfile(open_passfile),
             expect: Expect::Refused(&["asks for a password", "group or world access"]),
         },
@@ -97,7 +97,7 @@ async fn a_password_opens_the_session_and_a_wrong_one_is_refused() {
             expect: Expect::Refused(&["asks for a password and none is configured", "PGPASSWORD"]),
         },
         Case {
-            name: "password file that is not there",
+            name: "missing password file",
             conninfo: missing,
             expect: Expect::Refused(&["cannot read the password file", "missing"]),
         },

@@ -1,4 +1,4 @@
-//! TLS: who the server is, who we are, and what happens where one side has none.
+//! TLS: the server's certificate, the client's certificate, and what happens if one side does not use TLS.
 
 use std::path::{Path, PathBuf};
 
@@ -31,14 +31,14 @@ const ROLES: [&str; 8] = [
     "RESET password_encryption",
 ];
 
-/// The one server of this test, and what a client needs for it.
-struct Setting {
+/// A server, and the files that a client needs for it.
+struct Setup {
     server: PrivatePostgres,
     folder: tempfile::TempDir,
     root: PathBuf,
 }
 
-impl Setting {
+impl Setup {
     fn with(&self, mode: SslMode, user: &str) -> ConnInfo {
         self.to("db.example", mode, user)
     }
@@ -77,26 +77,26 @@ impl Setting {
 }
 
 #[tokio::test]
-async fn tls_is_negotiated_and_verified_as_sslmode_says() {
+async fn tls_is_negotiated_and_verified_according_to_sslmode() {
     let authority = Authority::new("the authority");
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     server.execute(&ROLES).await;
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root.crt");
     std::fs::write(&root, &authority.certificate).unwrap();
-    let setting = Setting { server, folder, root };
+    let setup = Setup { server, folder, root };
 
-    server_without_tls(&setting).await;
-    setting.server.install("client-ca.crt", &authority.certificate);
-    setting.server.configure(&[("ssl_ca_file", "client-ca.crt")]).await;
-    setting.serve(&authority.issue("db.example", &["db.example", "127.0.0.1"])).await;
-    modes(&setting).await;
-    channel_binding(&setting).await;
-    client_certificates(&setting, &authority).await;
-    other_certificates(&setting, &authority).await;
+    server_without_tls(&setup).await;
+    setup.server.install("client-ca.crt", &authority.certificate);
+    setup.server.configure(&[("ssl_ca_file", "client-ca.crt")]).await;
+    setup.serve(&authority.issue("db.example", &["db.example", "127.0.0.1"])).await;
+    modes(&setup).await;
+    channel_binding(&setup).await;
+    client_certificates(&setup, &authority).await;
+    other_certificates(&setup, &authority).await;
 }
 
-async fn server_without_tls(setting: &Setting) {
+async fn server_without_tls(setup: &Setup) {
     let none = |mode| {
         Expect::Refused(match mode {
             SslMode::Require => &["db.example:", "does not support TLS", "sslmode=require"],
@@ -104,29 +104,29 @@ async fn server_without_tls(setting: &Setting) {
         })
     };
     try_all(vec![
-        Case { name: "disable", conninfo: setting.with(SslMode::Disable, "scram"), expect: PLAIN },
-        Case { name: "allow", conninfo: setting.with(SslMode::Allow, "scram"), expect: PLAIN },
-        Case { name: "prefer", conninfo: setting.with(SslMode::Prefer, "scram"), expect: PLAIN },
+        Case { name: "disable", conninfo: setup.with(SslMode::Disable, "scram"), expect: PLAIN },
+        Case { name: "allow", conninfo: setup.with(SslMode::Allow, "scram"), expect: PLAIN },
+        Case { name: "prefer", conninfo: setup.with(SslMode::Prefer, "scram"), expect: PLAIN },
         Case {
             name: "require of a server without TLS",
-            conninfo: setting.with(SslMode::Require, "scram"),
+            conninfo: setup.with(SslMode::Require, "scram"),
             expect: none(SslMode::Require),
         },
         Case {
             name: "verify-full of a server without TLS",
-            conninfo: setting.verified("db.example", SslMode::VerifyFull, &setting.root),
+            conninfo: setup.verified("db.example", SslMode::VerifyFull, &setup.root),
             expect: none(SslMode::VerifyFull),
         },
         Case {
-            name: "prefer where only TLS is let in",
-            conninfo: setting.with(SslMode::Prefer, "encrypted"),
+            name: "prefer where only TLS is allowed",
+            conninfo: setup.with(SslMode::Prefer, "encrypted"),
             expect: Expect::Refused(&["28000"]),
         },
         Case {
-            name: "TLS is no matter on a unix socket",
+            name: "sslmode is ignored on a unix socket",
             conninfo: ConnInfo {
                 ssl_mode: SslMode::VerifyFull,
-                ..conninfo([setting.server.unix()], "postgres")
+                ..conninfo([setup.server.unix()], "postgres")
             },
             expect: PLAIN,
         },
@@ -134,33 +134,33 @@ async fn server_without_tls(setting: &Setting) {
     .await;
 }
 
-async fn modes(setting: &Setting) {
-    let other = setting.save_root("other.crt", &Authority::new("another authority").certificate);
-    let missing = setting.folder.path().join("missing.crt");
-    let garbage = setting.save_root("garbage.crt", "no certificate");
+async fn modes(setup: &Setup) {
+    let other = setup.save_root("other.crt", &Authority::new("another authority").certificate);
+    let missing = setup.folder.path().join("missing.crt");
+    let garbage = setup.save_root("garbage.crt", "no certificate");
     let wrong = ConnInfo {
         password: Some(Password::Given(Secret::new("wrong"))),
-        ..setting.with(SslMode::Prefer, "scram")
+        ..setup.with(SslMode::Prefer, "scram")
     };
-    let verified = |host, mode| setting.verified(host, mode, &setting.root);
+    let verified = |host, mode| setup.verified(host, mode, &setup.root);
     let unknown = || Expect::Refused(&["signed by", "the authority", "other.crt", "Set sslrootcert"]);
     try_all(vec![
-        Case { name: "disable", conninfo: setting.with(SslMode::Disable, "scram"), expect: PLAIN },
-        Case { name: "allow", conninfo: setting.with(SslMode::Allow, "scram"), expect: PLAIN },
+        Case { name: "disable", conninfo: setup.with(SslMode::Disable, "scram"), expect: PLAIN },
+        Case { name: "allow", conninfo: setup.with(SslMode::Allow, "scram"), expect: PLAIN },
         Case {
-            name: "allow where only TLS is let in",
-            conninfo: setting.with(SslMode::Allow, "encrypted"),
+            name: "allow where only TLS is allowed",
+            conninfo: setup.with(SslMode::Allow, "encrypted"),
             expect: TLS,
         },
-        Case { name: "prefer", conninfo: setting.with(SslMode::Prefer, "scram"), expect: TLS },
+        Case { name: "prefer", conninfo: setup.with(SslMode::Prefer, "scram"), expect: TLS },
         Case {
-            name: "prefer where TLS is not let in",
-            conninfo: setting.with(SslMode::Prefer, "plain"),
+            name: "prefer where TLS is not allowed",
+            conninfo: setup.with(SslMode::Prefer, "plain"),
             expect: PLAIN,
         },
         Case {
-            name: "prefer where nothing is let in tells both",
-            conninfo: setting.with(SslMode::Prefer, "stranger"),
+            name: "prefer where nothing is allowed reports both attempts",
+            conninfo: setup.with(SslMode::Prefer, "stranger"),
             expect: Expect::Refused(&["no encryption", "(before that, with TLS: ", "SSL encryption"]),
         },
         Case {
@@ -173,18 +173,18 @@ async fn modes(setting: &Setting) {
         },
         Case {
             name: "prefer does not send the right password again without TLS",
-            conninfo: ConnInfo { dbname: "nowhere".into(), ..setting.with(SslMode::Prefer, "scram") },
+            conninfo: ConnInfo { dbname: "nowhere".into(), ..setup.with(SslMode::Prefer, "scram") },
             expect: Expect::Refused(&["\"nowhere\": database \"nowhere\" does not exist (SQLSTATE 3D000). "]),
         },
-        Case { name: "require", conninfo: setting.with(SslMode::Require, "scram"), expect: TLS },
+        Case { name: "require", conninfo: setup.with(SslMode::Require, "scram"), expect: TLS },
         Case {
-            name: "require where TLS is not let in",
-            conninfo: setting.with(SslMode::Require, "plain"),
+            name: "require where TLS is not allowed",
+            conninfo: setup.with(SslMode::Require, "plain"),
             expect: Expect::Refused(&["28000", "sslmode"]),
         },
         Case {
             name: "require with a root certificate checks the chain",
-            conninfo: setting.verified("db.example", SslMode::Require, &other),
+            conninfo: setup.verified("db.example", SslMode::Require, &other),
             expect: unknown(),
         },
         Case {
@@ -193,39 +193,39 @@ async fn modes(setting: &Setting) {
             expect: TLS,
         },
         Case {
-            name: "require with a root certificate that is not there",
-            conninfo: setting.verified("db.example", SslMode::Require, &missing),
+            name: "require with a missing root certificate",
+            conninfo: setup.verified("db.example", SslMode::Require, &missing),
             expect: TLS,
         },
         Case {
-            name: "prefer falls back from a certificate that does not hold",
-            conninfo: setting.verified("db.example", SslMode::Prefer, &other),
+            name: "prefer falls back from a certificate that fails verification",
+            conninfo: setup.verified("db.example", SslMode::Prefer, &other),
             expect: PLAIN,
         },
         Case { name: "verify-ca", conninfo: verified("other.example", SslMode::VerifyCa), expect: TLS },
         Case {
-            name: "verify-ca, a name that is none in DNS",
+            name: "verify-ca, a host that is not a valid DNS name",
             conninfo: verified("not a name", SslMode::VerifyCa),
             expect: TLS,
         },
         Case {
             name: "verify-ca, another authority",
-            conninfo: setting.verified("db.example", SslMode::VerifyCa, &other),
+            conninfo: setup.verified("db.example", SslMode::VerifyCa, &other),
             expect: unknown(),
         },
         Case {
             name: "verify-ca without sslrootcert",
-            conninfo: setting.with(SslMode::VerifyCa, "scram"),
+            conninfo: setup.with(SslMode::VerifyCa, "scram"),
             expect: Expect::Refused(&["sslmode=verify-ca", "Set sslrootcert"]),
         },
         Case {
             name: "verify-ca with a missing sslrootcert",
-            conninfo: setting.verified("db.example", SslMode::VerifyCa, &missing),
+            conninfo: setup.verified("db.example", SslMode::VerifyCa, &missing),
             expect: Expect::Refused(&["missing.crt", "no such file"]),
         },
         Case {
-            name: "sslrootcert that is no certificate",
-            conninfo: setting.verified("db.example", SslMode::VerifyCa, &garbage),
+            name: "sslrootcert without a certificate",
+            conninfo: setup.verified("db.example", SslMode::VerifyCa, &garbage),
             expect: Expect::Refused(&["garbage.crt", "holds no certificate"]),
         },
         Case { name: "verify-full", conninfo: verified("db.example", SslMode::VerifyFull), expect: TLS },
@@ -247,7 +247,7 @@ async fn modes(setting: &Setting) {
             name: "sslrootcert=system trusts no private authority",
             conninfo: ConnInfo {
                 ssl_root_cert: Some(RootCert::System),
-                ..setting.with(SslMode::Require, "scram")
+                ..setup.with(SslMode::Require, "scram")
             },
             expect: Expect::Refused(&["sslrootcert"]),
         },
@@ -255,11 +255,11 @@ async fn modes(setting: &Setting) {
     .await;
 }
 
-async fn channel_binding(setting: &Setting) {
+async fn channel_binding(setup: &Setup) {
     let bound =
-        |user| ConnInfo { channel_binding: ChannelBinding::Require, ..setting.with(SslMode::Require, user) };
+        |user| ConnInfo { channel_binding: ChannelBinding::Require, ..setup.with(SslMode::Require, user) };
     let unbound =
-        ConnInfo { channel_binding: ChannelBinding::Disable, ..setting.with(SslMode::Require, "scram") };
+        ConnInfo { channel_binding: ChannelBinding::Disable, ..setup.with(SslMode::Require, "scram") };
     try_all(vec![
         Case { name: "channel binding required", conninfo: bound("scram"), expect: TLS },
         Case { name: "channel binding disabled", conninfo: unbound, expect: TLS },
@@ -275,78 +275,78 @@ async fn channel_binding(setting: &Setting) {
     assert_eq!(ssl.as_deref(), Some("t"));
 }
 
-async fn client_certificates(setting: &Setting, authority: &Authority) {
-    let good = setting.save("certified", &authority.issue("certified", &[]));
-    let both = setting.save("twofold", &authority.issue("twofold", &[]));
-    let foreign = setting.save("foreign", &Authority::new("a foreign authority").issue("certified", &[]));
-    let exposed = setting.save("exposed", &authority.issue("certified", &[]));
+async fn client_certificates(setup: &Setup, authority: &Authority) {
+    let good = setup.save("certified", &authority.issue("certified", &[]));
+    let both = setup.save("twofold", &authority.issue("twofold", &[]));
+    let foreign = setup.save("foreign", &Authority::new("a foreign authority").issue("certified", &[]));
+    let exposed = setup.save("exposed", &authority.issue("certified", &[]));
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&exposed.1, mode).unwrap();
     let mixed = (good.0.clone(), both.1.clone());
-    let missing = (setting.folder.path().join("missing.crt"), good.1.clone());
+    let missing = (setup.folder.path().join("missing.crt"), good.1.clone());
     let keyless = (good.0.clone(), good.0.clone());
     try_all(vec![
-        Case { name: "cert", conninfo: setting.as_client("certified", good.clone()), expect: TLS },
+        Case { name: "cert", conninfo: setup.as_client("certified", good.clone()), expect: TLS },
         Case {
             name: "clientcert=verify-full and a password",
-            conninfo: setting.as_client("twofold", both.clone()),
+            conninfo: setup.as_client("twofold", both.clone()),
             expect: TLS,
         },
         Case {
-            name: "a certificate for somebody else",
-            conninfo: setting.as_client("certified", both),
+            name: "a certificate for another role",
+            conninfo: setup.as_client("certified", both),
             expect: Expect::Refused(&["certificate authentication failed"]),
         },
         Case {
             name: "no certificate",
-            conninfo: setting.with(SslMode::Require, "certified"),
+            conninfo: setup.with(SslMode::Require, "certified"),
             expect: Expect::Refused(&["requires a valid client certificate"]),
         },
         Case {
             name: "a certificate of a foreign authority",
-            conninfo: setting.as_client("certified", foreign),
+            conninfo: setup.as_client("certified", foreign),
             expect: Expect::Refused(&["does not accept the client's certificate", "ssl_ca_file"]),
         },
         Case {
             name: "a key that others can read",
-            conninfo: setting.as_client("certified", exposed),
+            conninfo: setup.as_client("certified", exposed),
             expect: Expect::Refused(&["exposed.key has group or world access", "0600"]),
         },
         Case {
             name: "a key of another certificate",
-            conninfo: setting.as_client("certified", mixed),
+            conninfo: setup.as_client("certified", mixed),
             expect: Expect::Refused(&["certified.crt and sslkey", "twofold.key"]),
         },
         Case {
             name: "no such certificate file",
-            conninfo: setting.as_client("certified", missing),
+            conninfo: setup.as_client("certified", missing),
             expect: Expect::Refused(&["missing.crt", "no such file"]),
         },
         Case {
             name: "a key file without a key",
-            conninfo: setting.as_client("certified", keyless),
+            conninfo: setup.as_client("certified", keyless),
             expect: Expect::Refused(&["sslkey", "world access"]),
         },
     ])
     .await;
 }
 
-async fn other_certificates(setting: &Setting, authority: &Authority) {
-    let root = setting.root.clone();
-    let full = |host, root: &Path| setting.verified(host, SslMode::VerifyFull, root);
+async fn other_certificates(setup: &Setup, authority: &Authority) {
+    let root = setup.root.clone();
+    let full = |host, root: &Path| setup.verified(host, SslMode::VerifyFull, root);
 
-    setting.serve(&authority.issue_expired("db.example", &["db.example"])).await;
+    setup.serve(&authority.issue_expired("db.example", &["db.example"])).await;
     try_all(vec![
         Case {
             name: "expired",
             conninfo: full("db.example", &root),
             expect: Expect::Refused(&["expired on 2002-01-01", "Renew"]),
         },
-        Case { name: "expired, unverified", conninfo: setting.with(SslMode::Require, "scram"), expect: TLS },
+        Case { name: "expired, unverified", conninfo: setup.with(SslMode::Require, "scram"), expect: TLS },
     ])
     .await;
 
-    setting.serve(&authority.issue("*.example", &[])).await;
+    setup.serve(&authority.issue("*.example", &[])).await;
     try_all(vec![
         Case { name: "common name alone", conninfo: full("db.example", &root), expect: TLS },
         Case {
@@ -357,12 +357,12 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
     ])
     .await;
 
-    setting.serve(&authority.issue_version_1("db.example")).await;
-    let other = setting.save_root("other.crt", &Authority::new("the authority").certificate);
+    setup.serve(&authority.issue_version_1("db.example")).await;
+    let other = setup.save_root("other.crt", &Authority::new("the authority").certificate);
     let version_1 = |tls| {
         vec![
             Case { name: tls, conninfo: full("db.example", &root), expect: TLS },
-            Case { name: tls, conninfo: setting.with(SslMode::Require, "scram"), expect: TLS },
+            Case { name: tls, conninfo: setup.with(SslMode::Require, "scram"), expect: TLS },
             Case {
                 name: tls,
                 conninfo: full("db.elsewhere", &root),
@@ -376,12 +376,12 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
         ]
     };
     try_all(version_1("X.509 version 1")).await;
-    setting.server.configure(&[("ssl_max_protocol_version", "TLSv1.2")]).await;
+    setup.server.configure(&[("ssl_max_protocol_version", "TLSv1.2")]).await;
     try_all(version_1("X.509 version 1 in TLS 1.2")).await;
 
     let own = self_signed("db.example", &[]);
-    let own_root = setting.save_root("own.crt", &own.certificate);
-    setting.serve(&own).await;
+    let own_root = setup.save_root("own.crt", &own.certificate);
+    setup.serve(&own).await;
     try_all(vec![
         Case { name: "self-signed and trusted", conninfo: full("db.example", &own_root), expect: TLS },
         Case {
@@ -393,7 +393,7 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
             name: "self-signed, channel bound",
             conninfo: ConnInfo {
                 channel_binding: ChannelBinding::Require,
-                ..setting.with(SslMode::Require, "scram")
+                ..setup.with(SslMode::Require, "scram")
             },
             expect: TLS,
         },
@@ -401,10 +401,10 @@ async fn other_certificates(setting: &Setting, authority: &Authority) {
     .await;
 
     let old = [("ssl_min_protocol_version", "TLSv1"), ("ssl_max_protocol_version", "TLSv1.1")];
-    setting.server.configure(&old).await;
+    setup.server.configure(&old).await;
     try_all(vec![Case {
         name: "TLS 1.1",
-        conninfo: setting.with(SslMode::Require, "scram"),
+        conninfo: setup.with(SslMode::Require, "scram"),
         expect: Expect::Refused(&["no TLS version or cipher in common", "TLS 1.2"]),
     }])
     .await;

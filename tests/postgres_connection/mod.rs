@@ -1,4 +1,4 @@
-//! Getting into Postgres: sockets, passwords, TLS, several hosts.
+//! Connecting to Postgres: sockets, passwords, TLS, several hosts.
 
 mod attempts;
 mod authentication;
@@ -10,27 +10,27 @@ use pg_logical::connect::Startup;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::session::Session;
 
-/// What should come of a connection.
+/// The expected outcome of a connection attempt.
 enum Expect {
     /// It opens, with TLS or without.
     Open { tls: bool },
-    /// A definite refusal, with all these words in its text.
+    /// A definite error with all these words.
     Refused(&'static [&'static str]),
-    /// A failure that may pass, with all these words.
+    /// A transient error with all these words.
     Transient(&'static [&'static str]),
 }
 
 const PLAIN: Expect = Expect::Open { tls: false };
 const TLS: Expect = Expect::Open { tls: true };
 
-/// One line of a table of connections.
+/// One row of a table of connection attempts.
 struct Case {
     name: &'static str,
     conninfo: ConnInfo,
     expect: Expect,
 }
 
-/// Tries all of them and names those that came out otherwise.
+/// Tries all connections and reports those with another outcome than expected. With SHOW_MESSAGES set, prints every outcome.
 async fn try_all(cases: Vec<Case>) {
     let mut wrong = Vec::new();
     for Case { name, conninfo, expect } in cases {

@@ -1,4 +1,4 @@
-//! What a session does once it is open, and how the search for a server goes on real ones.
+//! Queries in an open session, and the choice of a host among real servers.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use crate::support::postgres::{PrivatePostgres, conninfo};
 const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 
 #[tokio::test]
-async fn sessions_run_queries_and_several_hosts_are_tried_in_turn() {
+async fn sessions_run_queries_and_hosts_are_tried_in_order() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     queries(&server).await;
     walsender(&server).await;
@@ -54,7 +54,11 @@ async fn queries(server: &PrivatePostgres) {
     let refused = session.query("SELECT 1/0").await.unwrap_err();
     assert_eq!(refused.code(), Some(&SqlState::DIVISION_BY_ZERO));
     assert_eq!(refused.server_error().unwrap().severity, "ERROR");
-    assert_eq!(session.query_one("SELECT 1").await.unwrap().as_deref(), Some("1"), "the session goes on");
+    assert_eq!(
+        session.query_one("SELECT 1").await.unwrap().as_deref(),
+        Some("1"),
+        "the session is still usable"
+    );
 
     server.execute(&[&format!("SELECT pg_terminate_backend({pid}, 60000)")]).await;
     let ended = session.query("SELECT 1").await.unwrap_err();
@@ -82,13 +86,13 @@ async fn walsender(server: &PrivatePostgres) {
     server.execute(&["CREATE ROLE weak LOGIN"]).await;
     let weak = ConnInfo { user: "weak".into(), ..self::conninfo([server.tcp("db")], "weak") };
     let refused = Session::connect(&weak, &startup).await.map_err(Error::from);
-    let Err(Error::Definite(refused)) = refused else { panic!("let in") };
+    let Err(Error::Definite(refused)) = refused else { panic!("accepted") };
     assert!(refused.what.contains("42501"), "{refused}");
     assert!(refused.remedy.contains("ALTER ROLE \"weak\" LOGIN REPLICATION"), "{refused}");
 }
 
 async fn several_hosts(server: &PrivatePostgres) {
-    // Bound but not listening: whoever calls is refused, and nobody else can take the port.
+    // bound but not listening, so connections are refused and no other process can take the port
     let dead = TcpSocket::new_v4().unwrap();
     dead.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let dead_host = || Host {
@@ -153,7 +157,7 @@ async fn read_only_server(server: &PrivatePostgres) {
     server.configure(&[("default_transaction_read_only", "off")]).await;
 }
 
-/// A standby without hot standby says for ever what a server says while it starts.
+/// A standby without hot standby refuses connections for ever, as a server does while it starts up.
 async fn server_that_starts_up(server: &PrivatePostgres) {
     fs::write(server.data().join("standby.signal"), "").unwrap();
     server.restart(&["hot_standby=off"]);

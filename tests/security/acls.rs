@@ -1,4 +1,4 @@
-//! On a broker with an authorizer: what `init --print-acls` prints is enough, and without it the router is refused.
+//! On a broker with an authorizer, the ACLs of `init --print-acls` are sufficient and necessary.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// What the router's principal may be called, with the password `secret`.
+/// The principal with all ACLs.
 const ALL: &str = "outbox-router";
 
 struct Acls {
@@ -21,7 +21,7 @@ struct Acls {
 }
 
 impl Acls {
-    /// Everybody here has the password `secret`.
+    /// Starts a broker with these principals and `admin`, all with the password `secret`.
     async fn new(principals: &[String]) -> Self {
         let users: String = principals.iter().map(|name| format!(" user_{name}=\"secret\"")).collect();
         let jaas = format!(
@@ -31,7 +31,7 @@ impl Acls {
         let mut settings: Vec<&str> = AUTHORIZING.into_iter().filter(|line| !line.contains("jaas")).collect();
         settings.push(&jaas);
         let folder = tempfile::tempdir().unwrap();
-        // as Kafka's own script of that name, and the administrator that it logs in
+        // stands in for Kafka's script of that name, with the administrator's credentials
         let tool = folder.path().join("kafka-acls.sh");
         let java = format!(
             "#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -cp '{}' org.apache.kafka.tools.AclCommand \"$@\"\n",
@@ -56,8 +56,8 @@ impl Acls {
             .set("delivery.mode", mode)
     }
 
-    /// Types what was printed.
-    fn type_in(&self, commands: &str) {
+    /// Runs the printed commands.
+    fn run_commands(&self, commands: &str) {
         let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", commands]).current_dir(self.folder.path()).env("PATH", path);
@@ -90,13 +90,13 @@ async fn acls_as_printed_are_enough_in_both_modes() {
     for mode in ["at-least-once", "exactly-once"] {
         let outbox = Outbox::new().await;
         let settings = acls.settings(&outbox, ALL, mode);
-        acls.type_in(&printed(&settings));
+        acls.run_commands(&printed(&settings));
         let check = settings.run(&["check"]);
         assert_eq!(check.code, 0, "{mode}: {check:?}");
-        // the second time the position is there, and so are the topics
+        // the second router finds position and topics
         send(&settings, &outbox, &kafka).await;
         send(&settings, &outbox, &kafka).await;
-        // no other topic, be it ever so like ours
+        // another topic is refused, even with the outbox's name in it
         let other = settings.clone().set("route.topic", format!("other.{}", outbox.name));
         outbox.insert("order", "a", "3").await;
         let topic = format!("other.{}", outbox.name);
@@ -105,34 +105,35 @@ async fn acls_as_printed_are_enough_in_both_modes() {
     }
 }
 
-/// What becomes of a router that lacks a right.
-enum Fate {
+/// How a router reacts that lacks an operation.
+enum Reaction {
     Exits(i32, &'static str),
-    /// It says so, and waits until it is given.
+    /// It reports the reason, and waits until the operation is granted.
     Waits(&'static str),
-    /// It delivers, and knows a topic's limits by refusals alone.
-    GoesOn,
+    /// It delivers, but learns a topic's limits only from refusals.
+    Delivers,
 }
 
-/// Each printed right but DESCRIBE, which is in WRITE.
-const RIGHTS: [(&str, &str, Fate); 7] = [
-    // first, while there is no such topic
-    ("positions", "Create", Fate::Exits(1, "cannot create the topic outbox-router.positions")),
-    ("positions", "Write", Fate::Exits(1, "the position cannot be written")),
-    ("positions", "Read", Fate::Exits(1, "cannot read the topic outbox-router.positions")),
-    ("topic", "Write", Fate::Waits("WRITE")),
-    ("topic", "Create", Fate::Exits(3, "cannot create the topic")),
-    ("transactional-id", "Write", Fate::Exits(1, "do not let the router begin transactions")),
-    ("topic", "DescribeConfigs", Fate::GoesOn),
+/// Each printed operation except DESCRIBE, which WRITE implies.
+const OPERATIONS: [(&str, &str, Reaction); 7] = [
+    // first, before the topic exists
+    ("positions", "Create", Reaction::Exits(1, "cannot create the topic outbox-router.positions")),
+    ("positions", "Write", Reaction::Exits(1, "the position cannot be written")),
+    ("positions", "Read", Reaction::Exits(1, "cannot read the topic outbox-router.positions")),
+    ("topic", "Write", Reaction::Waits("WRITE")),
+    ("topic", "Create", Reaction::Exits(3, "cannot create the topic")),
+    ("transactional-id", "Write", Reaction::Exits(1, "do not let the router begin transactions")),
+    ("topic", "DescribeConfigs", Reaction::Delivers),
 ];
 
+/// The name of the principal that lacks the operation `what` on `on`.
 fn lacking(on: &str, what: &str) -> String {
     format!("no_{}_{what}", on.replace('-', "_"))
 }
 
-/// The printed commands, for a principal to each right that lacks that one.
+/// The printed commands, changed so that each of the principals gets all operations but one.
 fn each_lacks_one(commands: &str, principals: &[String]) -> String {
-    let mut typed = String::new();
+    let mut changed = String::new();
     for on in ["positions", "topic", "transactional-id"] {
         let option = if on == "transactional-id" { "--transactional-id " } else { "--topic " };
         let of_positions = |command: &str| command.contains("--topic outbox-router.positions");
@@ -148,35 +149,35 @@ fn each_lacks_one(commands: &str, principals: &[String]) -> String {
             let others = principals.iter().filter(|name| **name != refused);
             let others: String = others.map(|name| format!("--allow-principal User:{name} ")).collect();
             let head = head.replace("--allow-principal User:outbox-router", &others);
-            typed += &format!("{head}--operation {operation} {option}{resource}\n");
+            changed += &format!("{head}--operation {operation} {option}{resource}\n");
         }
     }
-    typed
+    changed
 }
 
 #[tokio::test]
-async fn acls_that_lack_one_right_are_refused_with_what_to_grant() {
-    let principals: Vec<String> = RIGHTS.iter().map(|(on, what, _)| lacking(on, what)).collect();
+async fn acls_that_lack_one_operation_are_reported_with_what_to_grant() {
+    let principals: Vec<String> = OPERATIONS.iter().map(|(on, what, _)| lacking(on, what)).collect();
     let acls = Acls::new(&principals).await;
     let outbox = Outbox::new().await;
     let commands = printed(&acls.settings(&outbox, ALL, "exactly-once"));
-    acls.type_in(&each_lacks_one(&commands, &principals));
-    for ((on, what, fate), principal) in RIGHTS.iter().zip(&principals) {
+    acls.run_commands(&each_lacks_one(&commands, &principals));
+    for ((on, what, reaction), principal) in OPERATIONS.iter().zip(&principals) {
         let mode = if *on == "transactional-id" { "exactly-once" } else { "at-least-once" };
         let settings = acls.settings(&outbox, principal, mode);
         println!("without {what} on {on}");
         let mut router = Router::start(&settings);
-        // of a topic that is not there yet
+        // its topic does not exist yet
         outbox.insert(&principal.to_lowercase(), "a", "1").await;
-        match fate {
-            Fate::Exits(code, why) => drop(router.exits(*code).await.says(&[why, "init --print-acls"])),
-            Fate::GoesOn => {
+        match reaction {
+            Reaction::Exits(code, why) => drop(router.exits(*code).await.says(&[why, "init --print-acls"])),
+            Reaction::Delivers => {
                 outbox.all_confirmed().await;
                 router.stop().await;
             }
-            Fate::Waits(why) => {
+            Reaction::Waits(why) => {
                 router
-                    .shows("it says what is missing", |status| {
+                    .shows("the status names the missing operation", |status| {
                         let reason = status["reason"].as_str()?;
                         (reason.contains(why) && reason.contains("init --print-acls")).then_some(())
                     })
@@ -185,10 +186,10 @@ async fn acls_that_lack_one_right_are_refused_with_what_to_grant() {
             }
         }
         outbox.released().await;
-        // it stands in the way of the next one
+        // otherwise the next router would stop at this event
         outbox.execute("DELETE FROM outbox").await;
         acls.settings(&outbox, "admin", "at-least-once").advance_past_everything(&outbox).await;
     }
-    // of the last alone
+    // only the last router has delivered its event
     assert_eq!(acls.broker.client().count(&outbox.name).await, Ok(1));
 }

@@ -1,14 +1,14 @@
-//! Advisory locks are anybody's who may connect: who takes that of a slot makes routers wait, and can do no more by it.
+//! Whoever may connect may take advisory locks. Taking the lock of a slot makes routers wait, and causes nothing worse.
 
 use std::time::Duration;
 
-use super::delivers;
+use super::assert_delivers;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, connect};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// The router waits for its turn to write parked events, and nothing is wrong with its process.
+/// A router that waits for its turn to write parked events reports a healthy process.
 #[tokio::test]
 async fn advisory_locks_of_a_stranger_on_parked_events_leave_the_process_healthy() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -21,7 +21,7 @@ async fn advisory_locks_of_a_stranger_on_parked_events_leave_the_process_healthy
     holder.batch_execute(&take).await.unwrap();
     let router = Router::start(&settings);
     outbox.session_waits_for_advisory_lock().await;
-    // for longer than a loop may stand still
+    // 12 s, longer than the main loop may be blocked before /healthz fails
     for _ in 0..24 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (code, health) = router.get("/healthz").unwrap();
@@ -33,12 +33,12 @@ async fn advisory_locks_of_a_stranger_on_parked_events_leave_the_process_healthy
     router.stop().await;
 }
 
-/// What takes a lock whose key is one number of 64 bits.
+/// All functions that take a lock with a single 64-bit key.
 const FUNCTIONS: &str = "pg_advisory_lock(bigint), pg_advisory_lock_shared(bigint), pg_advisory_xact_lock(bigint), \
                          pg_advisory_xact_lock_shared(bigint), pg_try_advisory_lock(bigint), pg_try_advisory_lock_shared(bigint), \
                          pg_try_advisory_xact_lock(bigint), pg_try_advisory_xact_lock_shared(bigint)";
 
-/// Those that the router calls.
+/// The functions that the router calls.
 const OURS: &str = "pg_advisory_lock(bigint), pg_advisory_xact_lock(bigint), pg_try_advisory_lock(bigint)";
 
 #[tokio::test]
@@ -70,12 +70,12 @@ async fn advisory_locks_of_a_stranger_make_routers_wait_unless_they_are_denied()
     outbox.execute(&format!("GRANT EXECUTE ON FUNCTION {OURS} TO {role}")).await;
     let refused = connect(&url(&stranger)).await.unwrap().batch_execute(&take).await.unwrap_err();
     assert_eq!(refused.code().map(|code| code.code()), Some("42501"), "{refused:?}");
-    delivers("without EXECUTE for PUBLIC", &settings, &outbox, &kafka).await;
+    assert_delivers("without EXECUTE for PUBLIC", &settings, &outbox, &kafka).await;
     outbox.execute(&format!("GRANT EXECUTE ON FUNCTION {FUNCTIONS} TO PUBLIC")).await;
 
     outbox.execute(&format!("REVOKE CONNECT ON DATABASE {} FROM PUBLIC", outbox.name)).await;
     let refused = connect(&url(&stranger)).await.unwrap_err();
     assert_eq!(refused.code().map(|code| code.code()), Some("42501"), "{refused:?}");
-    delivers("without CONNECT for PUBLIC", &settings, &outbox, &kafka).await;
+    assert_delivers("without CONNECT for PUBLIC", &settings, &outbox, &kafka).await;
     outbox.execute(&format!("DROP OWNED BY {role}, {stranger}; DROP ROLE {role}, {stranger}")).await;
 }

@@ -1,4 +1,5 @@
-//! Who may write rows chooses what is in them. None makes the router write elsewhere, say what the row wants, or die; some stop it.
+//! Whoever may insert rows chooses their content. No row can make the router write elsewhere, forge its output or crash it, but
+//! some stop it.
 
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::{Outbox, TABLE};
@@ -6,15 +7,15 @@ use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 use crate::support::shared;
 
-/// Delivers nothing, and names the event and what is wrong with it on lines of the router's own.
-async fn stops(settings: &Settings, outbox: &Outbox, case: &str, insert: &str) -> Ended {
+/// Checks that the router stops at this row without sending anything, names the event, and prints only lines of its own.
+async fn assert_stops(settings: &Settings, outbox: &Outbox, case: &str, insert: &str) -> Ended {
     let id: String = outbox.query(&format!("{insert} RETURNING id::text")).await[0].get(0);
     let before = Kafka::shared().count(&outbox.name).await.unwrap();
     let ended = Router::start(settings).exits(3).await;
     ended.says(&[&id, "slot advance --to"]);
-    let acts = |c: char| c.is_control() && c != '\n';
+    let control = |c: char| c.is_control() && c != '\n';
     let own = |line: &str| line.starts_with("20") || line.starts_with("error: ");
-    assert!(!ended.log.contains(acts) && ended.log.lines().all(own), "{case}: {}", ended.log);
+    assert!(!ended.log.contains(control) && ended.log.lines().all(own), "{case}: {}", ended.log);
     assert!(ended.log.len() < 20_000, "{case}: {} bytes are logged", ended.log.len());
     assert_eq!(Kafka::shared().count(&outbox.name).await, Ok(before), "{case}");
     outbox.released().await;
@@ -36,38 +37,38 @@ async fn hostile_rows_reach_no_topic_but_those_of_the_template() {
     for (case, aggregate_type) in [
         ("10 kB", "repeat('x', 10240)"),
         ("a path", "'../../etc/passwd'"),
-        ("a letter that looks like another", "U&'\\043erder'"),
-        ("a character that looks like none", "U&'order\\200b'"),
-        ("a picture of the zero character", "U&'order\\2400'"),
+        ("a Cyrillic letter", "U&'\\043erder'"),
+        ("a zero-width space", "U&'order\\200b'"),
+        ("the symbol for NUL", "U&'order\\2400'"),
         ("a control character", "E'order\\x01'"),
         ("a log line", "E'order\\n2026-01-01T00:00:00.000Z  INFO forged'"),
         ("an error's line", "E'order\\nerror: forged'"),
         ("a template", "'${source.sequence}'"),
     ] {
-        stops(&settings, &outbox, case, &of_type(aggregate_type)).await;
+        assert_stops(&settings, &outbox, case, &of_type(aggregate_type)).await;
     }
-    // where the row's text is the whole name
+    // the row's text is the whole topic name
     let anywhere = settings.clone().set("route.topic", "${aggregate_type}");
     let allowed = anywhere.clone().set("topics.allow", vec![outbox.topic("*")]);
-    let kept = format!("kept.{}", outbox.name);
-    let positions = settings.clone().set("delivery.positions_topic", kept.as_str());
+    let positions_topic = format!("kept.{}", outbox.name);
+    let positions = settings.clone().set("delivery.positions_topic", positions_topic.as_str());
     for (settings, topic) in [
         (&anywhere, "__consumer_offsets"),
         (&anywhere, "__transaction_state"),
         (&anywhere, "outbox-router.positions"),
         (&allowed, "another.topic"),
         (&allowed, format!("{}.a b", outbox.name).as_str()),
-        // last, because the position is elsewhere from here on
-        (&positions.clone().set("route.topic", "${aggregate_type}"), kept.as_str()),
+        // last, because these change the positions topic
+        (&positions.clone().set("route.topic", "${aggregate_type}"), positions_topic.as_str()),
         (&positions.clone().set("route.topic", "kept.${aggregate_type}"), outbox.name.as_str()),
     ] {
-        stops(settings, &outbox, topic, &of_type(&format!("'{topic}'"))).await;
+        assert_stops(settings, &outbox, topic, &of_type(&format!("'{topic}'"))).await;
     }
     assert_eq!(kafka.partitions("another.topic").await, 0);
 }
 
 #[tokio::test]
-async fn hostile_rows_arrive_as_data_and_as_nothing_else() {
+async fn hostile_rows_arrive_as_plain_data() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     kafka.create_topic(&outbox.topic("order"), 1, &[("max.message.bytes", "20000000")]).await;
     let headers = r#"{"id": "forged", "type": "forged", "outbox-router-replay": "forged", "": "empty",
@@ -78,13 +79,13 @@ async fn hostile_rows_arrive_as_data_and_as_nothing_else() {
         ))
         .await;
     let many = "(SELECT jsonb_object_agg('h' || n, n) FROM generate_series(1, 99998) n)";
-    // librdkafka reads no headers of a record that has more than 100,000
+    // librdkafka, with which the test reads, returns no headers of a record that has more than 100,000
     outbox
         .execute(&format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload, headers) VALUES ('order', repeat('k', 1048576), '2', {many})"
         ))
         .await;
-    // a terminal is shown the same, and does nothing
+    // the output for people has no control characters
     let settings = Settings::new(&outbox, &kafka);
     let shown = settings.run(&["route", "--dry-run"]);
     assert_eq!(shown.code, 0, "{}", shown.err);
@@ -108,9 +109,9 @@ async fn hostile_rows_arrive_as_data_and_as_nothing_else() {
     assert_eq!(second.header("h99998"), Some("99998"));
 }
 
-/// JSON of any depth, length or form, however much is done to it.
+/// JSON of any depth, length or form, with every option that parses or transforms it.
 #[tokio::test]
-async fn hostile_rows_of_json_are_refused_or_sent_and_end_nothing() {
+async fn hostile_rows_of_json_are_refused_or_sent_without_a_crash() {
     let table = TABLE.replace("payload jsonb", "payload text").replace("headers jsonb", "headers text");
     let (outbox, kafka) = (Outbox::with_table(shared::postgres(), &table).await, Kafka::shared());
     let contracts = tempfile::tempdir().unwrap();
@@ -161,12 +162,12 @@ async fn hostile_rows_of_json_are_refused_or_sent_and_end_nothing() {
     println!("{sent} would be sent, {refused} refused");
     assert!(sent > 0 && refused > 0);
     settings.advance_past_everything(&outbox).await;
-    // and by the router itself
+    // the router too, not only `route`
     for (form, settings) in [&forms[2], &forms[4]] {
         let insert = format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', {open})"
         );
-        let ended = stops(settings, &outbox, form, &insert).await;
+        let ended = assert_stops(settings, &outbox, form, &insert).await;
         assert!(!ended.log.contains("[[[["), "{form}: the payload is quoted");
     }
 }

@@ -1,4 +1,4 @@
-//! Names from the configuration are names for Postgres, whatever stands in them.
+//! Names from the configuration are always quoted for Postgres, whatever they contain.
 
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -9,7 +9,7 @@ use crate::support::settings::Settings;
 /// Would end a quoted name, a literal, a dollar-quoted block, a line and a statement.
 const HOSTILE: &str = "o\"; DROP TABLE witness; -- ' $$ \\ %s {} $1";
 
-/// As the configuration writes a table: the quotation mark doubled.
+/// Quotes a name as the configuration does in `outbox.table`.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -53,7 +53,7 @@ async fn identifiers_that_look_like_sql_are_names_in_every_command() {
     ));
     let kafka = Kafka::shared();
     kafka.holds(&place.name, 1).await;
-    eventually("a heartbeat comes back", async || {
+    eventually("a heartbeat returns", async || {
         router.assert_running();
         router.status()?["heartbeat"]["lag_seconds"].as_f64()
     })
@@ -69,15 +69,15 @@ async fn identifiers_that_look_like_sql_are_names_in_every_command() {
         let ran = settings.run(arguments);
         assert_eq!(ran.code, 0, "{arguments:?}: {ran:?}");
     }
-    // the slot is copied before its position is known
+    // tail copies the slot before it checks the position
     let ran = settings.run(&["tail", "--since", "FFFF/0"]);
     assert!(ran.code == 1 && ran.err.contains("is past the end"), "{ran:?}");
     assert_eq!(place.psql("SELECT count(*) FROM witness").trim(), "0");
 }
 
-/// The names that have letters of their own to be made of.
+/// Names whose characters are restricted.
 #[tokio::test]
-async fn identifiers_that_can_be_no_names_end_with_2_before_any_server_is_asked() {
+async fn identifiers_that_are_invalid_exit_with_2_before_any_connection() {
     let settings = Settings::default()
         .set("postgres.url", "postgres://nobody@192.0.2.1/nowhere")
         .set("kafka.'bootstrap.servers'", "192.0.2.1:9092");

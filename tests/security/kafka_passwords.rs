@@ -1,6 +1,6 @@
-//! PLAIN and SCRAM to a real broker, over TLS.
+//! PLAIN and SCRAM with a real broker, over TLS.
 
-use super::{SecureKafka, delivers};
+use super::{SecureKafka, assert_delivers};
 use crate::support::outbox::Outbox;
 use crate::support::private_kafka::kafka_tool;
 use crate::support::router::Router;
@@ -9,7 +9,7 @@ const PASSWORD: &str = "opensesame-2c7d";
 const WRONG: &str = "wrong-one-83aa";
 
 #[tokio::test]
-async fn kafka_passwords_of_every_mechanism_open_the_way_and_wrong_ones_do_not() {
+async fn kafka_passwords_of_every_mechanism_are_accepted_and_wrong_ones_refused() {
     let plain = "org.apache.kafka.common.security.plain.PlainLoginModule required";
     let broker = SecureKafka::start(
         "SASL_SSL",
@@ -40,7 +40,7 @@ async fn kafka_passwords_of_every_mechanism_open_the_way_and_wrong_ones_do_not()
             .set("kafka.'sasl.username'", "router")
             .set("kafka.'sasl.password'", PASSWORD)
             .set("kafka.debug", "all");
-        delivers(mechanism, &settings, &outbox, &kafka).await;
+        assert_delivers(mechanism, &settings, &outbox, &kafka).await;
         for (property, value) in [("password", WRONG), ("username", "nobody")] {
             let wrong = settings.clone().set(&format!("kafka.'sasl.{property}'"), value);
             let ended = Router::with_variables(&wrong, &[("RUST_LOG", "trace")]).exits(1).await;

@@ -1,4 +1,4 @@
-//! OAUTHBEARER to a real broker, with tokens of an OpenID Connect server.
+//! OAUTHBEARER with a real broker and tokens of an OpenID Connect server.
 
 use super::SecureKafka;
 use crate::support::certificates::Authority;
@@ -16,10 +16,10 @@ async fn broker() -> SecureKafka {
         "SASL_SSL",
         &[
             "sasl.enabled.mechanisms=OAUTHBEARER",
-            // Kafka's validator of tokens that nobody signed, which it has for tests
+            // Kafka's default validator, which is meant for tests, accepts unsigned tokens
             "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=\
              org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";",
-            // a client has to come back with a new token before the old one ends
+            // a client has to authenticate again before its token expires
             "connections.max.reauth.ms=3600000",
             "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users=User:ANONYMOUS;User:router",
@@ -41,32 +41,32 @@ fn settings(broker: &SecureKafka, outbox: &Outbox, url: &str) -> Settings {
 }
 
 #[tokio::test]
-async fn kafka_tokens_of_an_openid_connect_server_open_the_way() {
+async fn kafka_tokens_of_an_openid_connect_server_are_accepted() {
     let broker = broker().await;
     let (outbox, kafka) = (Outbox::new().await, broker.broker.client());
     let tokens = TokenServer::start(Some(&broker.authority.issue("localhost", &["localhost"])), GOOD);
     let settings = settings(&broker, &outbox, &tokens.url()).set("kafka.debug", "all");
 
-    // whatever is logged, neither the client's secret nor a token is
+    // neither the client's secret nor a token is logged at any level
     let router = Router::with_variables(&settings, &[("RUST_LOG", "trace")]);
     outbox.insert("order", "a", "1").await;
     outbox.all_confirmed().await;
     let log = router.stop().await.log;
     assert_eq!(kafka.count(&outbox.name).await, Ok(1));
-    let told = tokens.log.lock().unwrap().clone();
+    let served = tokens.log.lock().unwrap().clone();
     assert!(
-        told.iter().any(|line| line == "POST /token grant_type=client_credentials&scope=events"),
-        "{told:?}"
+        served.iter().any(|line| line == "POST /token grant_type=client_credentials&scope=events"),
+        "{served:?}"
     );
     let secrets =
-        told.iter().filter(|line| !line.starts_with("POST ")).map(String::as_str).chain([CLIENT_SECRET]);
+        served.iter().filter(|line| !line.starts_with("POST ")).map(String::as_str).chain([CLIENT_SECRET]);
     for secret in secrets {
         assert!(!log.contains(secret), "{secret} is in\n{log}");
     }
     let check = settings.run(&["check"]);
     assert_eq!(check.code, 0, "{check:?}");
 
-    // the client is refused, then what the brokers are shown
+    // first the token server refuses the client, then the brokers refuse the token
     let wrong = settings.clone().set("kafka.'sasl.oauthbearer.client.secret'", WRONG);
     let ended = Router::with_variables(&wrong, &[("RUST_LOG", "trace")]).exits(1).await;
     ended.says(&[
@@ -81,28 +81,28 @@ async fn kafka_tokens_of_an_openid_connect_server_open_the_way() {
     Router::start(&settings).exits(1).await.says(&["refused the credentials", "audience, scope, subject"]);
 }
 
-/// A token server that cannot be asked may be there later; it is waited for, and who trusts another authority asks none.
+/// The router waits for a token server that cannot be reached, and sends no request to one that it does not trust.
 #[tokio::test]
-async fn kafka_tokens_that_cannot_be_had_are_waited_for_and_renewed_before_they_end() {
+async fn kafka_tokens_are_waited_for_and_renewed_before_they_expire() {
     let broker = broker().await;
     let (outbox, kafka) = (Outbox::new().await, broker.broker.client());
     let identity = broker.authority.issue("localhost", &["localhost"]);
     let tokens = TokenServer::start(Some(&identity), Answer::Other(503, "{}"));
     let settings = settings(&broker, &outbox, &tokens.url());
     std::fs::write(broker.path("stranger.crt"), Authority::new("a stranger").certificate).unwrap();
-    let (unlike, away) = (broker.path("stranger.crt"), "https://localhost:1/token");
+    let (stranger, unreachable) = (broker.path("stranger.crt"), "https://localhost:1/token");
     for (key, value, why) in [
-        ("kafka.'https.ca.location'", unlike.as_str(), "SSL certificate "),
-        ("kafka.'sasl.oauthbearer.token.endpoint.url'", away, "Failed to connect to localhost"),
+        ("kafka.'https.ca.location'", stranger.as_str(), "SSL certificate "),
+        ("kafka.'sasl.oauthbearer.token.endpoint.url'", unreachable, "Failed to connect to localhost"),
     ] {
         let mut router = Router::start(&settings.clone().set(key, value));
-        says(&mut router, why).await;
+        waits_because(&mut router, why).await;
         router.stop().await;
     }
     assert_eq!(tokens.asked(), 0);
 
     let mut router = Router::start(&settings);
-    says(&mut router, &format!("no token comes from {}", tokens.url())).await;
+    waits_because(&mut router, &format!("no token comes from {}", tokens.url())).await;
     tokens.answers(Answer::Token { principal: "router", seconds: 5 });
     router.ready().await;
     outbox.insert("order", "a", "1").await;
@@ -110,7 +110,7 @@ async fn kafka_tokens_that_cannot_be_had_are_waited_for_and_renewed_before_they_
     let asked = tokens.asked();
     eventually("tokens are renewed", async || (tokens.asked() > asked + 2).then_some(())).await;
 
-    // the client is locked out: that may pass, as with a password
+    // a client that is refused during a session may be accepted later, as with a password
     tokens.answers(Answer::Other(401, "{\"error\": \"invalid_client\"}"));
     outbox.insert("order", "a", "2").await;
     router.shows("events wait", |status| (status["state"] == "reconnecting").then_some(())).await;
@@ -125,9 +125,9 @@ async fn kafka_tokens_that_cannot_be_had_are_waited_for_and_renewed_before_they_
     assert_eq!(arrived, ["1", "2", "3"]);
 }
 
-async fn says(router: &mut Router, why: &str) {
+async fn waits_because(router: &mut Router, why: &str) {
     router
-        .shows(&format!("it waits and says {why:?}"), |status| {
+        .shows(&format!("the router waits because of {why:?}"), |status| {
             (status["state"] == "reconnecting" && status["reason"].as_str()?.contains(why)).then_some(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! Who may do what, and what a row's author or somebody on the network can and cannot cause: what docs/security.md says.
+//! The statements of docs/security.md: who may do what, and what a row's author or an attacker on the network can cause.
 
 mod acls;
 mod advisory_locks;
@@ -18,10 +18,10 @@ use crate::support::outbox::Outbox;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::settings::Settings;
 
-/// A broker that speaks TLS at its extra port, under the name `localhost` alone.
+/// A broker with TLS on its extra port. Its certificate is for `localhost` only.
 struct SecureKafka {
     broker: PrivateKafka,
-    /// Certificates and keys, and `root.crt`, the authority's.
+    /// Certificates and keys. `root.crt` is the authority's.
     folder: tempfile::TempDir,
     authority: Authority,
 }
@@ -51,11 +51,11 @@ impl SecureKafka {
         SecureKafka { broker, folder, authority }
     }
 
-    /// The settings of a router that trusts the authority and has not said who it is.
+    /// Settings of a router that trusts the authority and has no credentials.
     fn settings(&self, outbox: &Outbox, protocol: &str) -> Settings {
         Settings::new(outbox, &self.broker.client())
             .set("kafka.'bootstrap.servers'", self.broker.extra().replace("127.0.0.1", "localhost"))
-            // localhost is ::1 as well, where nobody listens
+            // localhost may resolve to ::1, where the broker does not listen
             .set("kafka.'broker.address.family'", "v4")
             .set("kafka.'security.protocol'", protocol)
             .set("kafka.'ssl.ca.location'", self.path("root.crt"))
@@ -66,15 +66,20 @@ impl SecureKafka {
     }
 }
 
-/// The setting for a file with this certificate and its key.
+/// Writes a file with this certificate and its key, and returns the broker's setting for it.
 fn keystore(folder: &Path, name: &str, identity: &crate::support::certificates::Identity) -> String {
     let path = folder.join(format!("{name}.pem"));
     std::fs::write(&path, format!("{}{}", identity.certificate, identity.key)).unwrap();
     format!("ssl.keystore.location={}", path.display())
 }
 
-/// Sends one event and sees it arrive.
-async fn delivers(what: &str, settings: &Settings, outbox: &Outbox, kafka: &crate::support::kafka::Kafka) {
+/// Sends one event and checks that it arrives.
+async fn assert_delivers(
+    what: &str,
+    settings: &Settings,
+    outbox: &Outbox,
+    kafka: &crate::support::kafka::Kafka,
+) {
     let before = kafka.count(&outbox.name).await.unwrap();
     let router = crate::support::router::Router::start(settings);
     outbox.insert("order", "a", &format!("{{\"with\": \"{what}\"}}")).await;

@@ -1,4 +1,4 @@
-//! Secrets in files that everybody on the machine can read: `run` and `check` say so.
+//! `run` warns of secrets in files that everybody on the machine can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::place::Ran;
 use crate::support::process;
 
-/// Servers that nobody answers for, and a property that ends `run` before it asks one.
+/// Addresses where nothing answers, and a property that ends `run` before it connects.
 const CONFIGURATION: &str = "postgres.url = \"postgres://router@127.0.0.1:1/shop\"\nkafka.'bootstrap.servers' = \"127.0.0.1:1\"\n\
      kafka.'security.protocol' = \"ssl\"\nkafka.'ssl.ca.location' = \"/nowhere/ca.pem\"\n";
 
@@ -24,7 +24,7 @@ fn run(folder: &Path, variables: &[(&str, &str)]) -> Ran {
 }
 
 #[test]
-fn readable_files_with_secrets_are_warned_of_at_the_start_and_named() {
+fn readable_files_with_secrets_cause_a_warning_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let inline = format!("{CONFIGURATION}kafka.'sasl.password' = \"sesame\"\n");

@@ -1,5 +1,5 @@
-//! How far REPLICATION reaches, which Postgres knows no lesser right for: a stolen password of the router's role is worth more than
-//! the outbox. What keeps it in is pg_hba.conf, and only as far as shown here.
+//! What REPLICATION allows. Postgres has no lesser right for reading a slot, so a stolen password of the router's role is worth
+//! more than the outbox. Only pg_hba.conf limits it, and only as far as shown here.
 
 use pg_logical::Environment;
 use pg_logical::connect::Startup;
@@ -11,11 +11,11 @@ use crate::support::place::psql;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::settings::Settings;
 
-/// Who is not the tests' own superuser comes into one database, and in no other way.
+/// Admits the router's role to one database only.
 const PG_HBA: &str = "host all postgres 127.0.0.1/32 trust\nhost shop router 127.0.0.1/32 trust\n";
 
 #[tokio::test]
-async fn replication_role_reads_all_changes_and_all_files_where_pg_hba_lets_it_in() {
+async fn replication_role_reads_all_changes_and_files_where_pg_hba_admits_it() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let url =
         |role: &str, database: &str| format!("postgres://{role}@127.0.0.1:{}/{database}", server.port());
@@ -27,17 +27,17 @@ async fn replication_role_reads_all_changes_and_all_files_where_pg_hba_lets_it_i
     assert_eq!(init.code, 0, "{init:?}");
     let as_router = |sql: &str| psql(&url("router", "shop"), &["-c", sql]);
 
-    // a table of its own is what it cannot read
+    // it cannot read another role's table
     let made = psql(&url("postgres", "shop"), &["-c", "CREATE TABLE salaries (amount int)"]);
     assert_eq!(made.code, 0, "{made:?}");
     assert!(as_router("TABLE salaries").err.contains("permission denied"));
-    // and yet each change of it
+    // but it can read every change of that table
     let made = as_router("SELECT pg_create_logical_replication_slot('curious', 'test_decoding')");
     assert_eq!(made.code, 0, "{made:?}");
     psql(&url("postgres", "shop"), &["-c", "INSERT INTO salaries VALUES (4711)"]);
     let read = as_router("SELECT data FROM pg_logical_slot_get_changes('curious', NULL, NULL)");
     assert!(read.out.contains("salaries") && read.out.contains("4711"), "{read:?}");
-    // nor does a slot of another's outlast it
+    // and it can drop another role's slot
     let made = psql(
         &url("postgres", "shop"),
         &["-c", "SELECT pg_create_physical_replication_slot('standby', true)"],
@@ -46,19 +46,19 @@ async fn replication_role_reads_all_changes_and_all_files_where_pg_hba_lets_it_i
     let dropped = as_router("SELECT pg_drop_replication_slot('standby')");
     assert_eq!(dropped.code, 0, "{dropped:?}");
 
-    // no line of pg_hba.conf names the database `replication`, so nobody streams the cluster as a standby does
+    // no line of pg_hba.conf names the database `replication`, so no role can stream physically like a standby
     let physical = psql(&format!("{}?replication=true", url("router", "")), &["-c", "IDENTIFY_SYSTEM"]);
     assert!(physical.err.contains("no pg_hba.conf entry for replication connection"), "{physical:?}");
     let elsewhere = psql(&url("router", "bank"), &["-c", "SELECT 1"]);
     assert!(elsewhere.err.contains("no pg_hba.conf entry"), "{elsewhere:?}");
-    // but a walsender of the one database copies all files too, those with the hashes of passwords among them
+    // but a walsender of that one database can copy all files, including those with the password hashes
     let conninfo = ConnInfo::parse(&url("router", "shop"), &Environment::empty()).unwrap();
     let startup = Startup { replication: true, ..Startup::default() };
     let mut session = Session::connect(&conninfo, &startup).await.unwrap();
     let version = psql(&url("postgres", "shop"), &["-c", "SHOW server_version_num"]).out;
-    let at_once = version.trim().parse::<u32>().unwrap() >= 150_000;
-    let backup = if at_once { "BASE_BACKUP (CHECKPOINT 'fast')" } else { "BASE_BACKUP FAST" };
+    let new_syntax = version.trim().parse::<u32>().unwrap() >= 150_000;
+    let backup = if new_syntax { "BASE_BACKUP (CHECKPOINT 'fast')" } else { "BASE_BACKUP FAST" };
     let error = session.query(backup).await.unwrap_err();
-    // the copy that comes is no answer to a query: that it comes is the point
+    // `query` fails on the copy data, but not with a server error, so the backup was started
     assert!(error.server_error().is_none(), "{error}");
 }

@@ -1,4 +1,4 @@
-//! What a server says, or who sits between it and the router, is shown and acts on no terminal.
+//! Messages of a server, or of an attacker in between, are shown but cannot control a terminal.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
-/// Clears the screen, colours what follows in two ways, and begins a line as a log line begins.
+/// Clears the screen, sets colours in two ways, and starts lines that look like log lines and errors.
 const HOSTILE: &str =
     "no\u{1b}[2J\u{9b}31m\r2026-01-01T00:00:00.000Z  INFO forged\nforged line\nerror: forged";
 
@@ -34,16 +34,16 @@ fn refusing_server() -> u16 {
     port
 }
 
-fn is_harmless(what: &str, text: &str) {
-    assert!(text.contains("forged"), "{what} does not show it: {text}");
-    let acts = |c: char| c.is_control() && c != '\n';
-    assert!(!text.contains(acts), "{what}: {text:?}");
-    let begins = |line: &str| line.starts_with("forged") || line.starts_with("error: forged");
-    assert!(!text.lines().any(begins), "{what}: {text}");
+fn assert_harmless(what: &str, text: &str) {
+    assert!(text.contains("forged"), "{what} does not show the message: {text}");
+    let control = |c: char| c.is_control() && c != '\n';
+    assert!(!text.contains(control), "{what}: {text:?}");
+    let forged = |line: &str| line.starts_with("forged") || line.starts_with("error: forged");
+    assert!(!text.lines().any(forged), "{what}: {text}");
 }
 
 #[tokio::test]
-async fn terminal_is_not_acted_upon_by_what_a_server_says() {
+async fn terminal_is_not_controlled_by_messages_of_a_server() {
     let settings = Settings::default()
         .set(
             "postgres.url",
@@ -53,13 +53,13 @@ async fn terminal_is_not_acted_upon_by_what_a_server_says() {
         .set("admin.listen", "");
     for level in ["info", "trace"] {
         let ended = Router::with_variables(&settings, &[("RUST_LOG", level)]).exits(1).await;
-        is_harmless("run", &ended.log);
+        assert_harmless("run", &ended.log);
     }
     for arguments in
         [&["check"][..], &["check", "--json"], &["status"], &["slot", "list"], &["init"], &["tail"]]
     {
         let ran = settings.run(arguments);
         assert_eq!(ran.code, 1, "{arguments:?}: {ran:?}");
-        is_harmless(&format!("{arguments:?}"), &[ran.out, ran.err].concat());
+        assert_harmless(&format!("{arguments:?}"), &[ran.out, ran.err].concat());
     }
 }

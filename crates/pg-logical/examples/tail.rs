@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             stream.consume(length);
             if reply {
-                // the server may remove the log of printed transactions
+                // the server may remove the WAL of printed transactions
                 stream.queue_status(StandbyStatus { written: printed, flushed: printed }, false);
             }
         }

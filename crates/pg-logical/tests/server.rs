@@ -1,6 +1,6 @@
 //! Tests with the server of `TEST_POSTGRES_URL`, as a superuser; `scripts/test` starts one. Each test has its own database.
 
-// A test fails by panicking.
+// tests fail by panicking
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::time::Duration;
@@ -17,8 +17,8 @@ use pg_logical::stream::Stream;
 use pg_logical::{Environment, Error, Lsn, Remedy};
 use tokio::time::timeout;
 
-/// How long the server may take for each step.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of each step of the server.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn server() -> ConnInfo {
     let url = std::env::var("TEST_POSTGRES_URL").expect("TEST_POSTGRES_URL names a server");
@@ -32,7 +32,7 @@ struct Database {
 }
 
 impl Database {
-    async fn make(test: &str) -> Self {
+    async fn create(test: &str) -> Self {
         let dbname = format!("pg_logical_{test}_{}", std::process::id());
         let mut administrator = Session::connect(&server(), &Startup::default()).await.unwrap();
         administrator.query(&format!("CREATE DATABASE {dbname}")).await.unwrap();
@@ -58,13 +58,13 @@ impl Database {
     }
 }
 
-/// Takes the next message, if one has arrived: the text of a row, or the end of a transaction.
+/// Consumes the next message, and stores the text of an insert or the end of a transaction. Returns whether one had arrived.
 fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &mut Vec<Lsn>) -> bool {
     let Some((message, length)) = stream.peek().unwrap() else { return false };
     if let ReplicationMessage::XLogData { data, .. } = message {
         match Message::decode(data).unwrap() {
             Message::Insert(insert) => {
-                let Some(Value::Text(text)) = insert.new.values().next() else { panic!("not a text") };
+                let Some(Value::Text(text)) = insert.new.values().next() else { panic!("not text") };
                 texts.push(String::from_utf8(text.to_vec()).unwrap());
             }
             Message::Commit(commit) => ends.push(commit.end_lsn),
@@ -76,8 +76,8 @@ fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &
 }
 
 #[tokio::test]
-async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
-    let mut database = Database::make("stream").await;
+async fn the_stream_returns_commits_in_order_and_a_confirmation_moves_the_slot() {
+    let mut database = Database::create("stream").await;
     let slot = database.conninfo.dbname.clone();
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
     database.session.query(&create).await.unwrap();
@@ -90,7 +90,7 @@ async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
     database.insert(&["three"]).await;
 
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
-    timeout(PATIENCE, async {
+    timeout(STEP_TIMEOUT, async {
         while ends.len() < 2 {
             if !take(&mut stream, &mut texts, &mut ends) {
                 stream.io(Receiving::AtOnce).await.unwrap();
@@ -108,18 +108,20 @@ async fn the_stream_returns_commits_in_order_and_confirming_moves_the_slot() {
     let position: Lsn = database.session.query_one(&position).await.unwrap().unwrap().parse().unwrap();
     assert!(position >= end, "{position} is before {end}");
 
-    let gone = format!(
+    let terminate = format!(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
     );
-    database.session.query(&gone).await.unwrap();
-    let dropped = format!("SELECT pg_drop_replication_slot('{slot}')");
-    timeout(PATIENCE, async { while database.session.query(&dropped).await.is_err() {} }).await.unwrap();
+    database.session.query(&terminate).await.unwrap();
+    let drop_slot = format!("SELECT pg_drop_replication_slot('{slot}')");
+    timeout(STEP_TIMEOUT, async { while database.session.query(&drop_slot).await.is_err() {} })
+        .await
+        .unwrap();
     database.drop().await;
 }
 
 #[tokio::test]
 async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
-    let mut database = Database::make("bulk").await;
+    let mut database = Database::create("bulk").await;
     let mut reader = Session::connect(&database.conninfo, &Startup::default()).await.unwrap();
     let slot = database.conninfo.dbname.clone();
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', true)");
@@ -132,7 +134,7 @@ async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
     let extent = Extent { upto: Lsn(u64::MAX), rows: 1_000 };
     stream.bulk_read(&bulk_read::read_query(&slot, "its events", false, extent));
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
-    let answer = timeout(PATIENCE, async {
+    let answer = timeout(STEP_TIMEOUT, async {
         loop {
             while take(&mut stream, &mut texts, &mut ends) {}
             if let Some(answer) = stream.answer() {
@@ -154,7 +156,7 @@ async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
 }
 
 #[tokio::test]
-async fn a_missing_database_is_a_definite_failure_with_its_remedy_and_its_sqlstate() {
+async fn a_missing_database_is_a_definite_error_with_remedy_and_sqlstate() {
     let nowhere = ConnInfo { dbname: "nowhere".to_owned(), ..server() };
     let error = Session::connect(&nowhere, &Startup::default()).await.unwrap_err();
     assert_eq!(error.code().map(|code| code.code()), Some("3D000"), "{error}");

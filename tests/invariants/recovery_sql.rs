@@ -1,4 +1,4 @@
-//! What the router prints to get at events that the stream does not hold is typed as it stands, and shows them all.
+//! The router prints SQL that shows events missing from the stream. These tests run it as printed and expect all of them.
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -9,14 +9,14 @@ use crate::support::settings::Settings;
 use crate::support::shared;
 use crate::support::signal::Signal;
 
-/// The SQL at the end of the last line, behind the words that introduce it.
+/// Returns the SQL at the end of the last line, after the words that introduce it.
 pub(crate) fn printed<'a>(ended: &'a Ended, words: &str) -> &'a str {
     let (_, sql) = ended.last_line().rsplit_once(words).unwrap_or_else(|| panic!("no SQL in {}", ended.log));
     assert!(sql.starts_with("SELECT "), "{sql}");
     sql
 }
 
-/// Runs statements in one session, and returns one column of the rows.
+/// Runs the statements in one session and returns one column of the rows.
 pub(crate) async fn typed(client: &Client, sql: &str, column: &str) -> Vec<String> {
     let rows = client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let text = |message: &SimpleQueryMessage| match message {
@@ -26,15 +26,15 @@ pub(crate) async fn typed(client: &Client, sql: &str, column: &str) -> Vec<Strin
     rows.iter().filter_map(text).collect()
 }
 
-/// The ids of the inserts that `test_decoding` shows.
+/// Returns the ids of the inserts that the printed SQL shows through `test_decoding`.
 async fn shown(outbox: &Outbox, ended: &Ended) -> Vec<String> {
     let lines = typed(&outbox.client().await, printed(ended, "In one session: "), "data").await;
     let id = |line: &String| line.split_once("id[uuid]:'").unwrap().1.split('\'').next().unwrap().to_owned();
     lines.iter().map(id).collect()
 }
 
-/// Commits events while nothing publishes them, in another order than they were written in, and deletes one again.
-/// Returns their ids in the order of commits.
+/// Commits unpublished events, in another order than they were inserted in, and deletes one of them. Returns their ids in
+/// commit order.
 async fn gap(outbox: &Outbox) -> Vec<String> {
     const INSERT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
                           VALUES ('order', 'a', '{\"it''s\": \"table public.outbox: INSERT:\"}') RETURNING id::text";
@@ -46,20 +46,20 @@ async fn gap(outbox: &Outbox) -> Vec<String> {
         ids.push(outbox.query(INSERT).await[0].get::<_, String>(0));
     }
     outbox.execute(&format!("DELETE FROM outbox WHERE id = '{}'", ids[1])).await;
-    // what is no event of the outbox is not shown
+    // rows of other tables must not be shown
     outbox.execute("CREATE TABLE other (id uuid); INSERT INTO other VALUES (gen_random_uuid())").await;
     slow.commit().await.unwrap();
     ids.push(last);
     ids
 }
 
-struct Setting {
+struct Setup {
     outbox: Outbox,
     settings: Settings,
     router: Router,
 }
 
-impl Setting {
+impl Setup {
     async fn new() -> Self {
         Self::of(Outbox::new().await).await
     }
@@ -70,25 +70,25 @@ impl Setting {
         let router = Router::active(&settings).await;
         outbox.insert("order", "a", "{\"n\": 1}").await;
         outbox.all_confirmed().await;
-        Setting { outbox, settings, router }
+        Setup { outbox, settings, router }
     }
 }
 
 #[tokio::test]
-async fn way_out_of_a_publication_that_was_dropped_under_the_router() {
-    let Setting { outbox, router, .. } = Setting::new().await;
+async fn recovery_sql_shows_events_after_publication_is_dropped_under_router() {
+    let Setup { outbox, router, .. } = Setup::new().await;
     outbox.execute("DROP PUBLICATION outbox_router").await;
     let gap = gap(&outbox).await;
     let ended = router.exits(3).await;
-    // before 18 the stream may be the first to say so
+    // before Postgres 18 the error may come from the stream instead of the catalogue watch
     ended.says(&["publication", "does not exist"]);
     outbox.execute(PUBLICATION).await;
     assert_eq!(shown(&outbox, &ended).await, gap);
 }
 
 #[tokio::test]
-async fn way_out_of_a_publication_that_was_made_again_while_the_router_was_cut_off() {
-    let Setting { outbox, router, .. } = Setting::new().await;
+async fn recovery_sql_shows_events_after_publication_is_created_again_unseen() {
+    let Setup { outbox, router, .. } = Setup::new().await;
     router.signal(Signal::Stop);
     outbox.execute(&format!("SELECT pg_terminate_backend({}, 60000)", outbox.active_pid().await)).await;
     outbox.released().await;
@@ -101,10 +101,11 @@ async fn way_out_of_a_publication_that_was_made_again_while_the_router_was_cut_o
     assert_eq!(shown(&outbox, &ended).await, gap);
 }
 
-/// Until 17 the slot cannot get past a stretch without its publication, also when that is back; 18 leaves the rows out.
+/// Up to Postgres 17 the slot cannot get past WAL without its publication, even after it is created again; 18 leaves the rows
+/// out.
 #[tokio::test]
-async fn way_out_of_a_stretch_that_the_server_cannot_read() {
-    let Setting { outbox, settings, router } = Setting::new().await;
+async fn recovery_sql_shows_events_that_the_server_cannot_decode() {
+    let Setup { outbox, settings, router } = Setup::new().await;
     router.stop().await;
     if outbox.server_version().await >= 180_000 {
         return;
@@ -116,7 +117,7 @@ async fn way_out_of_a_stretch_that_the_server_cannot_read() {
     outbox.released().await;
     assert_eq!(shown(&outbox, &ended).await, gap);
 
-    // as it is told: what is seen to is left out, and what comes behind it arrives
+    // following the printed advice: these events are skipped, and the later one arrives
     let ended =
         Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]).exits(3).await;
     assert_eq!(shown(&outbox, &ended).await, gap);
@@ -133,12 +134,12 @@ async fn way_out_of_a_stretch_that_the_server_cannot_read() {
     assert_eq!(records[1].id(), last);
 }
 
-/// A row that was written while the table was in another schema, which the publication did not publish.
-async fn moved_away(publication: &str, away: &str, back: &str) {
+/// Shows a row that was written while the table was in another schema, which was not published.
+async fn shows_event_of_moved_table(publication: &str, away: &str, back: &str) {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(&format!("{TABLE}; {publication}; CREATE SCHEMA elsewhere")).await;
     outbox.create_slot("pgoutput").await;
-    let Setting { outbox, settings, router } = Setting::of(outbox).await;
+    let Setup { outbox, settings, router } = Setup::of(outbox).await;
     router.stop().await;
     outbox.execute(&format!("ALTER TABLE outbox SET SCHEMA elsewhere; {away}")).await;
     let insert = "INSERT INTO elsewhere.outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}') \
@@ -156,17 +157,17 @@ async fn moved_away(publication: &str, away: &str, back: &str) {
 }
 
 #[tokio::test]
-async fn way_out_of_a_table_that_left_the_schema_of_the_publication_and_came_back() {
+async fn recovery_sql_shows_events_of_table_that_left_published_schema() {
     if Outbox::bare(shared::postgres()).await.server_version().await < 150_000 {
         return;
     }
     let publication =
         "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public WITH (publish = 'insert')";
-    moved_away(publication, "", "").await;
+    shows_event_of_moved_table(publication, "", "").await;
 }
 
 #[tokio::test]
-async fn way_out_of_a_table_that_was_elsewhere_while_a_publication_of_all_tables_was_missing() {
+async fn recovery_sql_shows_events_of_table_moved_while_publication_was_missing() {
     let publication = "CREATE PUBLICATION outbox_router FOR ALL TABLES WITH (publish = 'insert')";
-    moved_away(publication, "DROP PUBLICATION outbox_router", publication).await;
+    shows_event_of_moved_table(publication, "DROP PUBLICATION outbox_router", publication).await;
 }

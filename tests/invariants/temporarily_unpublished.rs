@@ -1,4 +1,5 @@
-//! The table leaves the publication and returns between two looks: rows written meanwhile are not in the stream.
+//! The table leaves the publication and returns between two checks of the catalogue watch: the stream lacks the rows written
+//! meanwhile.
 
 use pg_logical::Lsn;
 
@@ -11,17 +12,17 @@ use crate::support::shared;
 use crate::support::signal::Signal;
 
 /// Postgres 15 and later.
-const OF_THE_SCHEMA: &str = "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public \
+const SCHEMA_PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
 /// Debezium's default.
-const OF_ALL_TABLES: &str = "CREATE PUBLICATION outbox_router FOR ALL TABLES \
+const ALL_TABLES_PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR ALL TABLES \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
 const EVENT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}')";
 
-/// What does not let a row pass unpublished.
-const ORDINARY: [&str; 17] = [
+/// Statements after which no row is missing from the stream.
+const ORDINARY_DDL: [&str; 17] = [
     "TRUNCATE outbox",
     "VACUUM FULL outbox",
     "CLUSTER outbox USING outbox_pkey",
@@ -41,13 +42,13 @@ const ORDINARY: [&str; 17] = [
     "ALTER TABLE others SET UNLOGGED",
 ];
 
-/// What happened unseen, and the router that is to find it.
-struct Unseen {
+/// The router that has to detect a change that happened between two of its checks.
+struct AfterChange {
     outbox: Outbox,
     kafka: Kafka,
     settings: Settings,
     router: Router,
-    /// The end of the log before it.
+    /// The end of the WAL before the change.
     before: Lsn,
 }
 
@@ -56,15 +57,15 @@ const PARTITIONED: &str = "CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(
      created_at timestamptz NOT NULL DEFAULT clock_timestamp()) PARTITION BY LIST (aggregate_id); \
      CREATE TABLE old PARTITION OF outbox FOR VALUES IN ('a')";
 
-/// A router that has sent one event, and what is around it.
-struct Setting {
+/// A router that has sent one event.
+struct Setup {
     outbox: Outbox,
     kafka: Kafka,
     settings: Settings,
     router: Router,
 }
 
-impl Setting {
+impl Setup {
     async fn new(table: &str, publication: &str) -> Self {
         let (outbox, kafka) = (Outbox::bare(shared::postgres()).await, Kafka::shared());
         outbox.execute(&format!("{table}; {publication}")).await;
@@ -73,31 +74,33 @@ impl Setting {
         let router = Router::active(&settings).await;
         outbox.execute(EVENT).await;
         outbox.all_confirmed().await;
-        Setting { outbox, kafka, settings, router }
+        Setup { outbox, kafka, settings, router }
     }
 
-    /// `None`: the server has no publications of schemas.
-    async fn of_the_schema() -> Option<Self> {
+    /// Returns `None` if the server does not know `FOR TABLES IN SCHEMA`.
+    async fn with_schema_publication() -> Option<Self> {
         let version = Outbox::bare(shared::postgres()).await.server_version().await;
         if version < 150_000 {
             return None;
         }
-        Some(Self::new(TABLE, OF_THE_SCHEMA).await)
+        Some(Self::new(TABLE, SCHEMA_PUBLICATION).await)
     }
 
-    /// Runs each statement by itself, between two looks of a running router, or while it is stopped. Returns the router.
-    async fn unseen(self, running: bool, statements: &[&str]) -> Unseen {
-        let Setting { outbox, kafka, settings, router } = self;
+    /// Runs each statement in its own transaction, between two checks of a running router or while none runs.
+    async fn change_unobserved(self, running: bool, statements: &[&str]) -> AfterChange {
+        let Setup { outbox, kafka, settings, router } = self;
         if running {
             outbox.watched().await;
             router.signal(Signal::Stop);
-            // a look that is under way would see what is done below, or half of it
+            // a check that is in progress would see the statements below, or some of them
             let idle = format!(
                 "SELECT FROM pg_stat_activity WHERE application_name = '{0}.{0} watch' AND state <> 'idle'",
                 outbox.name
             );
-            eventually("no look is under way", async || outbox.query(&idle).await.is_empty().then_some(()))
-                .await;
+            eventually("no check is in progress", async || {
+                outbox.query(&idle).await.is_empty().then_some(())
+            })
+            .await;
         }
         let stopped = if running {
             Some(router)
@@ -116,16 +119,17 @@ impl Setting {
             }
             None => Router::start(&settings),
         };
-        Unseen { outbox, kafka, settings, router, before }
+        AfterChange { outbox, kafka, settings, router, before }
     }
 
-    /// The router says what it found, goes no further, and goes on when a person has accepted it.
-    async fn stops(self, running: bool, statements: &[&str], parts: &[&str]) {
-        let Unseen { outbox, kafka, settings, router, before } = self.unseen(running, statements).await;
+    /// The router stops with a reason, also after a restart, and resumes once a person has accepted the gap.
+    async fn assert_stops(self, running: bool, statements: &[&str], parts: &[&str]) {
+        let AfterChange { outbox, kafka, settings, router, before } =
+            self.change_unobserved(running, statements).await;
         let ended = router.exits(3).await;
         ended.says(parts);
         ended.says(&["may be missing", "pg_copy_logical_replication_slot"]);
-        // it stops where it is, and the next start finds it again
+        // the next start detects the same gap and confirms nothing
         let ended = Router::start(&settings).exits(3).await;
         ended.says(&["--accept-gap", "may be missing"]);
         let confirmed = outbox.confirmed().await;
@@ -140,9 +144,9 @@ impl Setting {
         assert!(kafka.count(&outbox.name).await.unwrap() >= 2);
     }
 
-    /// Nothing is lost, and nothing said.
-    async fn goes_on(self, running: bool, statements: &[&str], events: usize) {
-        let Unseen { outbox, kafka, mut router, .. } = self.unseen(running, statements).await;
+    /// The router delivers everything and warns of nothing.
+    async fn assert_unaffected(self, running: bool, statements: &[&str], events: usize) {
+        let AfterChange { outbox, kafka, mut router, .. } = self.change_unobserved(running, statements).await;
         router.ready().await;
         outbox.execute(EVENT).await;
         outbox.all_confirmed().await;
@@ -153,8 +157,8 @@ impl Setting {
     }
 }
 
-async fn a_schema_left(running: bool) {
-    let Some(setting) = Setting::of_the_schema().await else { return };
+async fn schema_move(running: bool) {
+    let Some(setup) = Setup::with_schema_publication().await else { return };
     let elsewhere =
         "INSERT INTO elsewhere.outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}')";
     let statements = [
@@ -163,132 +167,138 @@ async fn a_schema_left(running: bool) {
         elsewhere,
         "ALTER TABLE elsewhere.outbox SET SCHEMA public",
     ];
-    setting.stops(running, &statements, &["publication", "altered"]).await;
+    setup.assert_stops(running, &statements, &["publication", "altered"]).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_a_schema_under_a_running_router_is_seen() {
-    a_schema_left(true).await;
+async fn temporarily_unpublished_by_schema_move_is_detected_by_running_router() {
+    schema_move(true).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_a_schema_while_the_router_is_stopped_is_seen() {
-    a_schema_left(false).await;
+async fn temporarily_unpublished_by_schema_move_is_detected_at_start() {
+    schema_move(false).await;
 }
 
-/// Makes what `init` makes besides for a publication that was there before.
-async fn with_what_init_makes(publication: &str) -> Setting {
-    let setting = Setting::new(TABLE, publication).await;
-    let made = setting.settings.run_async(&["init"]).await;
+/// A router whose publication existed before `init` was run.
+async fn after_init(publication: &str) -> Setup {
+    let setup = Setup::new(TABLE, publication).await;
+    let made = setup.settings.run_async(&["init"]).await;
     assert!(made.code == 0 && made.out.contains("publication outbox_router_guard: created"), "{made:?}");
-    let again = setting.settings.run_async(&["init"]).await;
+    let again = setup.settings.run_async(&["init"]).await;
     assert!(again.code == 0 && again.out.contains("Nothing had to be changed"), "{again:?}");
-    // what a session begins with is remembered
-    let Setting { outbox, kafka, settings, router } = setting;
+    // later checks compare with the definitions at the session's start, so start one that has the guard
+    let Setup { outbox, kafka, settings, router } = setup;
     router.stop().await;
-    Setting { router: Router::active(&settings).await, outbox, kafka, settings }
+    Setup { router: Router::active(&settings).await, outbox, kafka, settings }
 }
 
 #[tokio::test]
-async fn left_and_returned_by_set_unlogged_is_refused_by_postgres_where_init_has_made_its_guard() {
-    let setting = with_what_init_makes(OF_ALL_TABLES).await;
-    let check = setting.settings.run_async(&["check"]).await;
+async fn temporarily_unpublished_by_set_unlogged_is_refused_by_postgres_with_guard() {
+    let setup = after_init(ALL_TABLES_PUBLICATION).await;
+    let check = setup.settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
     let refused =
-        setting.outbox.client().await.batch_execute("ALTER TABLE outbox SET UNLOGGED").await.unwrap_err();
+        setup.outbox.client().await.batch_execute("ALTER TABLE outbox SET UNLOGGED").await.unwrap_err();
     let refused = refused.as_db_error().unwrap().message();
     assert_eq!(refused, "cannot change table \"outbox\" to unlogged because it is part of a publication");
-    setting
-        .goes_on(true, &["UPDATE outbox SET event_type = 'changed'", "DELETE FROM outbox", EVENT], 1)
+    setup
+        .assert_unaffected(
+            true,
+            &["UPDATE outbox SET event_type = 'changed'", "DELETE FROM outbox", EVENT],
+            1,
+        )
         .await;
 }
 
 const UNLOGGED: [&str; 3] = ["ALTER TABLE outbox SET UNLOGGED", EVENT, "ALTER TABLE outbox SET LOGGED"];
 
-async fn the_guard_is_taken_away(running: bool) {
-    let setting = with_what_init_makes(OF_ALL_TABLES).await;
+async fn guard_dropped(running: bool) {
+    let setup = after_init(ALL_TABLES_PUBLICATION).await;
     let again = "CREATE PUBLICATION outbox_router_guard FOR TABLE outbox WITH (publish = '')";
     let statements = [&["DROP PUBLICATION outbox_router_guard"][..], &UNLOGGED, &[again]].concat();
-    setting.stops(running, &statements, &["publication", "altered"]).await;
+    setup.assert_stops(running, &statements, &["publication", "altered"]).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_by_set_unlogged_without_the_guard_is_seen_by_a_running_router() {
-    the_guard_is_taken_away(true).await;
+async fn temporarily_unpublished_by_set_unlogged_after_dropping_guard_is_detected_by_running_router() {
+    guard_dropped(true).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_by_set_unlogged_without_the_guard_while_the_router_is_stopped_is_seen() {
-    the_guard_is_taken_away(false).await;
+async fn temporarily_unpublished_by_set_unlogged_after_dropping_guard_is_detected_at_start() {
+    guard_dropped(false).await;
 }
 
-/// A database in which `init` was not run: nobody can tell, and that is said.
-async fn nobody_can_tell(running: bool) {
-    let setting = Setting::new(TABLE, OF_ALL_TABLES).await;
-    let log = setting.router.log();
+/// Without `init` the router cannot know whether rows are missing, and says so.
+async fn without_init(running: bool) {
+    let setup = Setup::new(TABLE, ALL_TABLES_PUBLICATION).await;
+    let log = setup.router.log();
     assert!(log.contains("can be made unlogged for a time") && log.contains("outbox-router init"), "{log}");
-    let check = setting.settings.run_async(&["check"]).await;
+    let check = setup.settings.run_async(&["check"]).await;
     assert!(check.out.contains("can be made unlogged for a time"), "{check:?}");
-    let mut unseen = setting.unseen(running, &UNLOGGED).await;
-    unseen.router.logs("the outbox table was rewritten").await;
-    unseen.router.stop().await;
+    let mut after = setup.change_unobserved(running, &UNLOGGED).await;
+    after.router.logs("the outbox table was rewritten").await;
+    after.router.stop().await;
 }
 
 #[tokio::test]
-async fn left_and_returned_by_set_unlogged_in_a_database_without_the_guard_is_warned_of_under_a_running_router()
- {
-    nobody_can_tell(true).await;
+async fn temporarily_unpublished_by_set_unlogged_without_init_causes_warning_of_running_router() {
+    without_init(true).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_by_set_unlogged_in_a_database_without_the_guard_is_warned_of_at_a_start() {
-    nobody_can_tell(false).await;
+async fn temporarily_unpublished_by_set_unlogged_without_init_causes_warning_at_start() {
+    without_init(false).await;
 }
 
 /// A partitioned outbox for which `init` was run.
-async fn partitioned() -> Setting {
-    let setting = Setting::new(PARTITIONED, PUBLICATION).await;
-    let log = setting.router.log();
+async fn partitioned() -> Setup {
+    let setup = Setup::new(PARTITIONED, PUBLICATION).await;
+    let log = setup.router.log();
     assert!(log.contains("a partition of public.outbox can be attached with rows"), "{log}");
-    let check = setting.settings.run_async(&["check"]).await;
+    let check = setup.settings.run_async(&["check"]).await;
     assert!(check.out.contains("a partition of public.outbox can be attached with rows"), "{check:?}");
-    let made = setting.settings.run_async(&["init"]).await;
+    let made = setup.settings.run_async(&["init"]).await;
     assert!(made.code == 0 && made.out.contains("event triggers outbox_router_attach"), "{made:?}");
-    let again = setting.settings.run_async(&["init"]).await;
+    let again = setup.settings.run_async(&["init"]).await;
     assert!(again.code == 0 && again.out.contains("Nothing had to be changed"), "{again:?}");
-    let check = setting.settings.run_async(&["check"]).await;
+    let check = setup.settings.run_async(&["check"]).await;
     assert!(!check.out.contains("publication_watch"), "{check:?}");
-    setting
+    setup
 }
 
 const ATTACH_OLD: &str = "ALTER TABLE outbox ATTACH PARTITION old FOR VALUES IN ('a')";
 
-async fn a_partition_came_back(running: bool) {
-    // 14 goes on sending what is written into a partition after it was detached, so nothing is lost
+async fn detached_partition(running: bool) {
+    // Postgres 14 goes on sending rows of a partition that was detached, so nothing is lost
     if running && Outbox::bare(shared::postgres()).await.server_version().await < 150_000 {
         return;
     }
     let statements = ["ALTER TABLE outbox DETACH PARTITION old", &EVENT.replace("outbox", "old"), ATTACH_OLD];
-    partitioned().await.stops(running, &statements, &["altered", "a partition is attached with rows"]).await;
+    partitioned()
+        .await
+        .assert_stops(running, &statements, &["altered", "a partition is attached with rows"])
+        .await;
 }
 
 #[tokio::test]
-async fn left_and_returned_a_partition_under_a_running_router_is_seen() {
-    a_partition_came_back(true).await;
+async fn temporarily_unpublished_by_detached_partition_is_detected_by_running_router() {
+    detached_partition(true).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_a_partition_while_the_router_is_stopped_is_seen() {
-    a_partition_came_back(false).await;
+async fn temporarily_unpublished_by_detached_partition_is_detected_at_start() {
+    detached_partition(false).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_by_a_partition_that_was_unlogged_is_seen() {
+async fn temporarily_unpublished_by_unlogged_partition_is_detected() {
     let statements = ["ALTER TABLE old SET UNLOGGED", EVENT, "ALTER TABLE old SET LOGGED"];
-    partitioned().await.stops(true, &statements, &["altered", "becomes unlogged"]).await;
+    partitioned().await.assert_stops(true, &statements, &["altered", "becomes unlogged"]).await;
 }
 
-async fn ordinary_partitions(running: bool) {
+async fn partition_maintenance(running: bool) {
     let statements = [
         "CREATE TABLE b PARTITION OF outbox FOR VALUES IN ('b')",
         "CREATE TABLE c (LIKE outbox)",
@@ -306,43 +316,43 @@ async fn ordinary_partitions(running: bool) {
         "ALTER TABLE old SET UNLOGGED",
         "DROP TABLE old",
         "CREATE TABLE old PARTITION OF outbox FOR VALUES IN ('a')",
-        // tables that are not published are none of the triggers' business; one without a handler cannot be read at all
+        // the triggers ignore unpublished tables; this foreign table has no handler, so reading it would fail
         "CREATE TABLE measured (n int) PARTITION BY LIST (n)",
         "CREATE FOREIGN DATA WRAPPER elsewhere",
         "CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere",
         "CREATE FOREIGN TABLE measured_elsewhere (n int) SERVER elsewhere",
         "ALTER TABLE measured ATTACH PARTITION measured_elsewhere FOR VALUES IN (1)",
     ];
-    partitioned().await.goes_on(running, &statements, 2).await;
+    partitioned().await.assert_unaffected(running, &statements, 2).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_is_not_what_ordinary_maintenance_of_partitions_does_under_a_running_router() {
-    ordinary_partitions(true).await;
+async fn temporarily_unpublished_is_not_reported_for_partition_maintenance_under_running_router() {
+    partition_maintenance(true).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_is_not_what_ordinary_maintenance_of_partitions_does_while_the_router_is_stopped() {
-    ordinary_partitions(false).await;
+async fn temporarily_unpublished_is_not_reported_for_partition_maintenance_at_start() {
+    partition_maintenance(false).await;
 }
 
-async fn ordinary(publication: &str, running: bool) {
-    if publication == OF_THE_SCHEMA && Setting::of_the_schema().await.is_none() {
+async fn ordinary_ddl(publication: &str, running: bool) {
+    if publication == SCHEMA_PUBLICATION && Setup::with_schema_publication().await.is_none() {
         return;
     }
-    with_what_init_makes(publication).await.goes_on(running, &ORDINARY, 0).await;
+    after_init(publication).await.assert_unaffected(running, &ORDINARY_DDL, 0).await;
 }
 
 #[tokio::test]
-async fn left_and_returned_is_not_what_ordinary_ddl_does_under_a_running_router() {
-    for publication in [OF_THE_SCHEMA, OF_ALL_TABLES] {
-        ordinary(publication, true).await;
+async fn temporarily_unpublished_is_not_reported_for_ordinary_ddl_under_running_router() {
+    for publication in [SCHEMA_PUBLICATION, ALL_TABLES_PUBLICATION] {
+        ordinary_ddl(publication, true).await;
     }
 }
 
 #[tokio::test]
-async fn left_and_returned_is_not_what_ordinary_ddl_does_while_the_router_is_stopped() {
-    for publication in [OF_THE_SCHEMA, OF_ALL_TABLES] {
-        ordinary(publication, false).await;
+async fn temporarily_unpublished_is_not_reported_for_ordinary_ddl_at_start() {
+    for publication in [SCHEMA_PUBLICATION, ALL_TABLES_PUBLICATION] {
+        ordinary_ddl(publication, false).await;
     }
 }
