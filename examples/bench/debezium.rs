@@ -84,7 +84,7 @@ async fn start(place: &Place, slot: &str, topic: &str, tuned: bool) -> anyhow::R
 }
 
 impl Running {
-    async fn still_runs(&mut self) -> anyhow::Result<()> {
+    async fn check_running(&mut self) -> anyhow::Result<()> {
         match self.worker.task(&self.name).await? {
             Task::Running => Ok(()),
             Task::Failed(why) => bail!("Debezium has failed: {why}"),
@@ -121,7 +121,7 @@ pub(crate) async fn catch_up(
             progress.now(&format!("{topic}: {} of {} events", HumanCount(counted), HumanCount(case.rows)));
         }
         if looked.elapsed() > Duration::from_secs(2) {
-            running.still_runs().await?;
+            running.check_running().await?;
             looked = Instant::now();
         }
         ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more");
@@ -154,7 +154,7 @@ pub(crate) async fn latency(
     let mut running = start(place, &slot, &topic, tuned).await?;
     let deadline = Instant::now() + NOTHING_ARRIVES_FOR;
     while !place.ground.is_read(&slot).await? {
-        running.still_runs().await?;
+        running.check_running().await?;
         ensure!(Instant::now() < deadline, "Debezium does not read its slot");
         sleep(Duration::from_millis(50)).await;
     }

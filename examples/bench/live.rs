@@ -101,7 +101,7 @@ async fn idle(place: &Place, mode: DeliveryMode, progress: &Progress) -> anyhow:
     place.ground.make_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     let process = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     progress.now("a router with nothing to do");
     sleep(EVENLY).await;
     let before = cpu_time(process)?;
@@ -120,7 +120,7 @@ async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::
     place.ground.make_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     let load = Load { rate: WITHOUT_PAUSE, rows: MANY };
     let mut writers = Writers::start(&place.ground, &run.name, load).await?;
     progress.now("looking for the most that is delivered while writers write");

@@ -74,7 +74,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let stage = Stage {
         program: match cli.router {
             Some(program) => program,
-            None => program::router_beside()?,
+            None => program::built_router()?,
         },
         folder: cli.folder,
         postgres: cli.postgres,

@@ -14,7 +14,7 @@ use crate::comparison::compare;
 use crate::latency::{Pause, latencies};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::stage::consumer::{Reading, Received};
+use crate::stage::consumer::{Received, TopicReader};
 use crate::stage::outbox_table::{committed_rows, topic_of};
 use crate::stage::router::Router;
 use crate::writers::{self, AGGREGATE_TYPES, Plan, Written};
@@ -43,7 +43,7 @@ pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
     router.init().await?;
 
     let topics = AGGREGATE_TYPES.map(topic_of).to_vec();
-    let mut reading = Reading::begin(&stage.brokers, topics)?;
+    let mut reading = TopicReader::start(&stage.brokers, topics)?;
     let committed = Arc::new(AtomicU64::new(0));
     let progress = Progress::new(plan.rows, Arc::clone(&committed), reading.counter());
     start(&mut router, &progress, "router started").await?;
@@ -90,7 +90,7 @@ pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
 async fn start(router: &mut Router, progress: &Progress, what: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let number = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     progress.say(&format!("{what}, process {number}, ready after {} ms", begin.elapsed().as_millis()));
     Ok(())
 }
@@ -104,7 +104,7 @@ async fn crash(
 ) -> anyhow::Result<Pause> {
     while committed.load(Ordering::Relaxed) < rows / 2 {
         sleep(LOOK_EVERY).await;
-        router.still_runs()?;
+        router.check_running()?;
     }
     let from = Instant::now();
     router.kill().await?;
@@ -117,7 +117,7 @@ async fn crash(
 /// Waits until every committed event was read, and gives up only when nothing more arrives; what is missing then is
 /// for the comparison to name.
 async fn everything_arrives(
-    reading: &mut Reading,
+    reading: &mut TopicReader,
     records: &mut Vec<Received>,
     written: &Written,
     router: &mut Router,
@@ -140,7 +140,7 @@ async fn everything_arrives(
         if missing.is_empty() || last_arrival.elapsed() > NOTHING_ARRIVES_FOR {
             return Ok(());
         }
-        router.still_runs()?;
+        router.check_running()?;
         sleep(LOOK_EVERY).await;
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn measure(
     let (mut counted, mut last) = (0, start);
     while counted < rows {
         sleep(LOOK_EVERY).await;
-        router.still_runs()?;
+        router.check_running()?;
         // it may not answer yet
         let Ok(Ok(report)) = timeout(Duration::from_secs(1), status(router.admin())).await else { continue };
         let now = Instant::now();

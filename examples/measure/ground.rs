@@ -104,7 +104,7 @@ impl Ground {
     /// What the program says of itself.
     pub(crate) async fn router_version(&self) -> anyhow::Result<String> {
         let router = Router::new(&self.program, &self.folder.join("init"), &self.url, &self.brokers, "")?;
-        Ok(router.runs(&["--version"]).await?.trim().to_owned())
+        Ok(router.run_command(&["--version"]).await?.trim().to_owned())
     }
 
     /// A router for `run`; `seat` tells those of one run apart. Starts nothing.

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::ground::{Ground, Id, Run};
 use super::progress::Progress;
 use super::writers::{Load, Writers, arrivals};
-use crate::stage::consumer::Reading;
+use crate::stage::consumer::TopicReader;
 use crate::stage::figures::{Latency, time};
 use crate::stage::process::{cpu_time, peak_memory};
 
@@ -62,8 +62,8 @@ impl fmt::Display for Seen {
 }
 
 /// A consumer of a topic that looks for nothing but what is committed.
-pub(crate) fn reading(ground: &Ground, topic: &str) -> anyhow::Result<Reading> {
-    Reading::begin_with(&ground.brokers, vec![topic.to_owned()], &CONSUMER)
+pub(crate) fn reading(ground: &Ground, topic: &str) -> anyhow::Result<TopicReader> {
+    TopicReader::start_with(&ground.brokers, vec![topic.to_owned()], &CONSUMER)
 }
 
 /// Starts a router, and measures it for `span`.
@@ -77,9 +77,9 @@ pub(crate) async fn measure(
     ground.make_slot(&run.slot()).await?;
     let mut router = ground.router(run, "only")?;
     let process = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     let what = Observed { name: &run.name, topic: &run.topic, process };
-    let seen = observe(ground, what, load, span, progress, || router.still_runs()).await?;
+    let seen = observe(ground, what, load, span, progress, || router.check_running()).await?;
     router.stop().await?;
     ground.drop_slot(&run.slot()).await?;
     Ok(Late { mode: run.mode, seen })
@@ -102,7 +102,7 @@ pub(crate) async fn observe(
     load: Load,
     span: Duration,
     progress: &Progress,
-    mut still_runs: impl FnMut() -> anyhow::Result<()>,
+    mut check_running: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Seen> {
     let mut reading = reading(ground, what.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
@@ -114,7 +114,7 @@ pub(crate) async fn observe(
         if !begun && Instant::now() >= from {
             (cpu_before, begun) = (cpu_time(what.process)?, true);
         }
-        still_runs()?;
+        check_running()?;
         writers.still_write().await?;
         reading.take(&mut records)?;
         arrivals(&mut records, &mut arrived);
@@ -141,7 +141,7 @@ pub(crate) async fn observe(
 
 /// Waits until everything in the ledger was read.
 pub(crate) async fn all_arrive(
-    reading: &mut Reading,
+    reading: &mut TopicReader,
     arrived: &mut HashMap<Id, Instant>,
     committed: &HashMap<Id, Instant>,
 ) -> anyhow::Result<()> {

@@ -51,9 +51,9 @@ pub(crate) async fn measure(
     let mut routers = [ground.router(run, "one")?, ground.router(run, "two")?];
     let [first, second] = &mut routers;
     first.start()?;
-    first.comes_to(StateKind::Active).await?;
+    first.wait_for_state(StateKind::Active).await?;
     second.start()?;
-    second.comes_to(StateKind::Waiting).await?;
+    second.wait_for_state(StateKind::Waiting).await?;
 
     let mut reading = reading(ground, &run.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
@@ -77,7 +77,7 @@ pub(crate) async fn measure(
         active.kill().await?;
         // what was committed before it may have been delivered by the one that is gone
         let gone = Instant::now();
-        standby.comes_to(StateKind::Active).await?;
+        standby.wait_for_state(StateKind::Active).await?;
         let taken_over = Instant::now();
         let mut since = HashMap::new();
         let first = loop {
@@ -89,7 +89,7 @@ pub(crate) async fn measure(
             if killed.elapsed() > FIRST_RECORD_WITHIN {
                 bail!("{}: nothing arrives after kill {kill}", run.name);
             }
-            standby.still_runs()?;
+            standby.check_running()?;
             sleep(LOOK_EVERY).await;
         };
         arrived.extend(since);
@@ -100,7 +100,7 @@ pub(crate) async fn measure(
             first_record_ms: milliseconds(first),
         });
         active.start()?;
-        active.comes_to(StateKind::Waiting).await?;
+        active.wait_for_state(StateKind::Waiting).await?;
         progress.step();
     }
 

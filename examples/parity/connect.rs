@@ -125,11 +125,11 @@ impl Worker {
             .spawn()
             .with_context(|| format!("start {}", installation.java.display()))?;
         let mut worker = Worker { process, at, log };
-        worker.ready().await?;
+        worker.wait_until_ready().await?;
         Ok(worker)
     }
 
-    async fn ready(&mut self) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             if let Some(status) = self.process.try_wait().context("look after Connect")? {

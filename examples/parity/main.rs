@@ -86,7 +86,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let router = Router {
         program: match cli.router {
             Some(program) => program,
-            None => program::router_beside()?,
+            None => program::built_router()?,
         },
         folder: cli.folder.clone(),
         brokers: cli.kafka.clone(),

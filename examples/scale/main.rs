@@ -87,7 +87,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         // a router that streams would have begun with it before it goes over
         if !cli.bulk_reads {
             router.start()?;
-            router.ready().await?;
+            router.wait_until_ready().await?;
         }
         let began = Instant::now();
         insert(&postgres, "transaction", 0, count).await?;
@@ -105,7 +105,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     if cli.outage > 0 {
         router.start()?;
-        router.ready().await?;
+        router.wait_until_ready().await?;
         insert(&postgres, "outage", 0, KEYS).await?;
         arrive(&cli.kafka, "outage", KEYS, &mut router).await?;
         let began = Instant::now();
@@ -171,7 +171,7 @@ async fn arrive(brokers: &str, kind: &str, count: u64, router: &mut Router) -> a
     let consumer = consumer(brokers)?;
     let (mut before, mut last) = (0, Instant::now());
     loop {
-        router.still_runs()?;
+        router.check_running()?;
         let ends = tokio::task::block_in_place(|| ends(&consumer, &topic_of(kind)));
         // the topic, or a broker, may not be there yet
         let there = ends.map_or(before, |ends| ends.iter().map(|(_, end)| *end as u64).sum());
