@@ -149,7 +149,7 @@ pub(crate) async fn latency(
     progress: &Progress,
 ) -> anyhow::Result<Seen> {
     let (slot, topic) = (name.replace('-', "_"), name.to_owned());
-    place.ground.make_slot(&slot).await?;
+    place.ground.create_slot(&slot).await?;
     place.topics.make(&topic, crate::measure::ground::PARTITIONS).await?;
     let mut running = start(place, &slot, &topic, tuned).await?;
     let deadline = Instant::now() + NOTHING_ARRIVES_FOR;

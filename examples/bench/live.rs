@@ -98,7 +98,7 @@ fn said(
 /// A router with nothing to do.
 async fn idle(place: &Place, mode: DeliveryMode, progress: &Progress) -> anyhow::Result<Idle> {
     let run = Run::new("bench-idle", mode, 0);
-    place.ground.make_slot(&run.slot()).await?;
+    place.ground.create_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     let process = router.start()?;
     router.wait_until_ready().await?;
@@ -117,7 +117,7 @@ async fn idle(place: &Place, mode: DeliveryMode, progress: &Progress) -> anyhow:
 /// Events a second that a router delivers while four writers commit transactions without a pause.
 async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::Result<f64> {
     let run = Run::new("bench-maximum", DeliveryMode::AtLeastOnce, 0);
-    place.ground.make_slot(&run.slot()).await?;
+    place.ground.create_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     router.start()?;
     router.wait_until_ready().await?;
@@ -128,7 +128,7 @@ async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::
     let (begun, before) = (Instant::now(), status(router.admin()).await?.totals.events);
     sleep(span).await;
     let (took, after) = (begun.elapsed(), status(router.admin()).await?.totals.events);
-    writers.still_write().await?;
+    writers.check()?;
     drop(writers.stop().await?);
     // the rest of the backlog is nobody's
     router.kill().await?;

@@ -12,12 +12,12 @@ mod connect;
 mod contestant;
 mod debezium;
 mod live;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../measure/mod.rs"]
 mod measure;
 mod plots;
 mod report;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 mod topics;

@@ -1,4 +1,4 @@
-//! The comparison, row by row, of what was committed with what arrived.
+//! Compares what was committed with what arrived, row by row.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use crate::stage::consumer::Received;
 use crate::stage::outbox_table::Row;
 use crate::writers::Written;
 
-/// What was found. Each list holds one line per fault.
+/// The result of the comparison. Each list has one line per fault.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Rows in the table.
@@ -27,13 +27,13 @@ pub(crate) struct Findings {
     pub(crate) altered: Vec<String>,
     /// Records of no committed row.
     pub(crate) never_committed: Vec<String>,
-    /// Events whose COMMIT succeeded and that the table does not hold.
+    /// Events whose COMMIT succeeded and that are missing from the table.
     pub(crate) not_in_table: Vec<String>,
 }
 
 impl Findings {
     /// # Errors
-    /// One sentence that says all that is wrong, with the first case of each kind. Duplicates are not.
+    /// A sentence with all faults and the first case of each. Duplicates are allowed.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let kinds = [
             ("lost", &self.lost),
@@ -51,7 +51,7 @@ impl Findings {
     }
 }
 
-/// Compares the rows of the table with the records, and what the writers know with both.
+/// Compares the rows of the table, what the writers know, and the records.
 pub(crate) fn compare(rows: &[Row], written: &Written, records: &[Received]) -> Findings {
     let by_id: HashMap<&str, &Row> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
     let mut findings = Findings { rows: rows.len(), records: records.len(), ..Findings::default() };
@@ -89,7 +89,7 @@ struct Entry {
     sequence: i64,
 }
 
-/// What is wrong with the order of one aggregate's records, as the brokers' log has them.
+/// The faults in the order of one aggregate's records, by their offsets.
 fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
     let partitions: HashSet<i32> = log.iter().map(|entry| entry.partition).collect();
     if partitions.len() > 1 {
@@ -107,7 +107,7 @@ fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
         }
         newest = newest.max(*sequence);
     }
-    // an old event that comes last again would be taken for the aggregate's state, by compaction too
+    // consumers and compaction would take the old event for the aggregate's last state
     match log.last() {
         Some(last) if last.sequence != newest && faults.is_empty() => {
             faults.push(format!("the last record of {aggregate} is event {} of {newest}", last.sequence));
@@ -117,7 +117,7 @@ fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
     faults
 }
 
-/// In what a record differs from its row, if it does.
+/// The first part in which a record differs from its row.
 fn difference(row: &Row, record: &Received) -> Option<&'static str> {
     if record.topic != row.topic() {
         Some("topic")
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Three events of one order and two of a customer, and their records as they should be.
+    /// Three events of one order and two of a customer, with correct records.
     struct World {
         rows: Vec<Row>,
         written: Written,

@@ -3,7 +3,7 @@
 //!
 //! `scripts/scale` brings up the servers and runs it; its `--help` says the rest.
 
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 
