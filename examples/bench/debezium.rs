@@ -1,4 +1,4 @@
-//! The peer: Debezium in Kafka Connect, with the settings that it comes with and with those that make it fast.
+//! The peer: Debezium in Kafka Connect, with its default settings and with faster ones.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ const ANSWER: Duration = Duration::from_secs(5);
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(120);
 /// Connect's own default.
 const FLUSH: Duration = Duration::from_secs(60);
-/// What its authors and users recommend where latency counts.
+/// The settings that its authors and users recommend for low latency.
 const TUNED: [(&str, &str); 3] =
     [("poll.interval.ms", "1"), ("max.batch.size", "8192"), ("max.queue.size", "32768")];
 
-/// Where the peers are.
+/// The installation of the peers.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) installation: Installation,
-    /// For settings, logs and positions.
+    /// Folder for settings, logs and positions.
     pub(crate) folder: PathBuf,
 }
 
-/// A connector at work in a Connect of its own.
+/// A running connector with its own Connect worker.
 struct Running {
     worker: Worker,
     name: String,
@@ -92,7 +92,7 @@ impl Running {
     }
 }
 
-/// Lets it read a backlog from a copy of the slot `base`.
+/// Measures how it reads a backlog from a copy of the slot `base`.
 pub(crate) async fn catch_up(
     place: &Place,
     base: &str,
@@ -139,7 +139,7 @@ pub(crate) async fn catch_up(
     Ok(measured)
 }
 
-/// Measures it live for `span`.
+/// Measures its latency for `span`.
 pub(crate) async fn latency(
     place: &Place,
     name: &str,
@@ -159,14 +159,14 @@ pub(crate) async fn latency(
         sleep(Duration::from_millis(50)).await;
     }
     let what = Observed { name, topic: &topic, process: running.process };
-    // a connector that has failed sends nothing, which is noticed
+    // if the connector fails, no records arrive, and the measurement fails
     let seen = observe(&place.ground, what, load, span, progress, || Ok(())).await?;
     running.worker.end().await?;
     place.ground.drop_slot(&slot).await?;
     Ok(seen)
 }
 
-/// How many records the topic has.
+/// The number of records in the topic.
 fn records(consumer: &BaseConsumer, topic: &str, partitions: u32) -> anyhow::Result<u64> {
     let mut count = 0;
     for partition in 0..i32::try_from(partitions)? {

@@ -1,4 +1,4 @@
-//! What the topics must hold at the end: every committed row, in order, and what comes again as it came first.
+//! Checks the topics at the end: every committed row is there, in order, and repetitions equal the first record.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,22 +8,22 @@ use super::writers::Row;
 use crate::record::{Bytes, Record};
 use crate::topics::{Ends, Stored};
 
-/// Time in which one program alone read the slot.
+/// A phase in which one program alone read the slot.
 #[derive(Debug, Clone)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
-    /// Where the topics ended when it was over.
+    /// The end of the topics when the phase was over.
     pub(crate) ends: Ends,
 }
 
-/// How many records a phase brought.
+/// The number of records in a phase.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Count {
     name: &'static str,
     records: usize,
-    /// Of these, those that an earlier phase had brought already.
+    /// Of these, records of rows that had arrived in an earlier phase.
     again: usize,
-    /// Of these, those that this phase itself had brought already.
+    /// Of these, records of rows that had arrived earlier in this phase.
     twice: usize,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct Judgement {
     committed: usize,
     /// Committed and in no topic.
     lost: usize,
-    /// What must not be, in words.
+    /// Descriptions of everything that is wrong.
     wrong: Vec<String>,
 }
 
-/// Looks at all records, in the phases in which they came.
+/// Judges all records, by phase.
 pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> Judgement {
     let rows: HashMap<&str, &Row> = committed.iter().map(|row| (row.id.as_str(), row)).collect();
     let mut judgement = Judgement {
@@ -77,7 +77,7 @@ pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> J
         if record.key != Some(Bytes(row.aggregate.to_string().into_bytes())) {
             judgement.wrong.push(format!("the key in {} is not {}", place(stored), row.aggregate));
         }
-        // a key has one partition, in which the first arrivals count up
+        // a key has one partition, in which the numbers of first arrivals increase by one
         let last = last_number.insert(row.aggregate, row.number).unwrap_or(0);
         if row.number <= last {
             let (aggregate, number) = (row.aggregate, row.number);
@@ -91,13 +91,13 @@ pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> J
     judgement
 }
 
-/// The first phase that was over behind the record.
+/// The first phase that ended after the record.
 fn phase_of(stored: &Stored, phases: &[Phase]) -> Option<usize> {
     let partition = (stored.record.topic.clone(), stored.record.partition?);
     phases.iter().position(|phase| phase.ends.get(&partition).is_some_and(|end| stored.offset < *end))
 }
 
-/// The time is that of the commit or of Debezium's work: without a column for it there is no other.
+/// Ignores the timestamp, which without a column for it is the time of the commit or of Debezium's processing.
 fn without_time(record: &Record) -> Record {
     Record { timestamp: None, ..record.clone() }
 }
@@ -122,17 +122,17 @@ fn place(stored: &Stored) -> String {
 }
 
 impl Judgement {
-    /// Every row arrived, and nothing is wrong.
+    /// Whether every row arrived and nothing is wrong.
     pub(crate) fn is_good(&self) -> bool {
         self.lost == 0 && self.wrong.is_empty()
     }
 
-    /// Whether rows are still to come.
+    /// Whether rows are missing.
     pub(crate) fn lacks_rows(&self) -> bool {
         self.lost > 0
     }
 
-    /// What must not be, in words.
+    /// Descriptions of everything that is wrong.
     pub(crate) fn wrong(&self) -> &[String] {
         &self.wrong
     }
