@@ -109,7 +109,7 @@ pub(crate) fn read(
             last = Instant::now();
         }
         // keepalives continue even if no rows follow
-        ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more");
+        ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more arrive");
         if seen < rows {
             if gathers {
                 std::thread::sleep(READ_PAUSE);
@@ -148,7 +148,7 @@ impl Frames {
             return Ok(None);
         };
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d]))?;
-        let body = length.checked_sub(4).context("a message of less than no bytes")?;
+        let body = length.checked_sub(4).context("the length of a message is below 4")?;
         if rest.len() < body {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl Frames {
     fn until(&mut self, socket: &mut impl std::io::Read, wanted: u8) -> anyhow::Result<()> {
         loop {
             while let Some((tag, body)) = self.next()? {
-                ensure!(tag != b'E', "Postgres refuses: {}", String::from_utf8_lossy(body));
+                ensure!(tag != b'E', "Postgres returned an error: {}", String::from_utf8_lossy(body));
                 if tag == wanted {
                     return Ok(());
                 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_out_whole_however_the_bytes_arrive() -> anyhow::Result<()> {
+    fn messages_are_reassembled_from_any_chunks() -> anyhow::Result<()> {
         let wire = [&[b'a', 0, 0, 0, 4][..], &[b'b', 0, 0, 0, 7, 1, 2, 3], &[b'c', 0, 0, 0, 5, 9]].concat();
         let mut frames = Frames { bytes: vec![0; 4], start: 0, end: 0 };
         let (mut seen, mut wire) = (Vec::new(), wire.as_slice());

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_has_a_name_of_its_own_that_postgres_and_kafka_take() {
+    fn case_names_are_unique_and_valid_in_postgres_and_kafka() {
         let cases = Case::varied(200_000);
         let growing = Case::growing(200_000, 10_000_000);
         let ids: Vec<String> =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_varied_at_a_time() {
+    fn each_case_varies_one_property() {
         let plain = Case::plain("plain", 200_000);
         for case in Case::varied(200_000) {
             let differences = [

@@ -43,9 +43,9 @@ struct Running {
 }
 
 async fn start(place: &Place, slot: &str, topic: &str, tuned: bool) -> anyhow::Result<Running> {
-    let peers = place.peers.as_ref().context("the peers were not fetched")?;
+    let peers = place.peers.as_ref().context("the peers are not installed")?;
     let name = slot.replace('_', "-");
-    let (host, port) = place.tcp.rsplit_once(':').context("no port")?;
+    let (host, port) = place.tcp.rsplit_once(':').context("the address has no port")?;
     let setup = Setup { tracing: false, keep_offsets: false, flush: FLUSH };
     let mut worker =
         Worker::start(&peers.installation, setup, &peers.folder.join(&name), &place.ground.brokers).await?;
@@ -124,9 +124,9 @@ pub(crate) async fn catch_up(
             running.check_running().await?;
             looked = Instant::now();
         }
-        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more");
+        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more arrive");
     }
-    let (since, before) = first.context("all at once")?;
+    let (since, before) = first.context("no events counted")?;
     let measured = Measured {
         events_per_second: (counted - before) as f64 / last.duration_since(since).as_secs_f64(),
         first_after: Some(since.duration_since(started)),

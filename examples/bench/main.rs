@@ -188,7 +188,7 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("parse {}", report.display()))?;
     let drawn = plots::draw(&report, folder)?;
-    ensure!(drawn > 0, "nothing in it can be drawn");
+    ensure!(drawn > 0, "the report has no figures to draw");
     eprintln!("{drawn} plots drawn in {}", folder.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -196,7 +196,7 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
 async fn measure_and_report(cli: &Measure) -> anyhow::Result<ExitCode> {
     let mut measured = Measured::default();
     let (machine, outcome) = measure(cli, &mut measured).await?;
-    let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
+    let program_bytes = fs::metadata(&cli.router).context("read the size of the router")?.len();
     // write the measurements made before a failure too
     let report = Report { machine: machine.at_the_end(), settings: cli.settings(), program_bytes, measured };
     terminal::print(&report.render())?;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_over_quick() {
+    fn explicit_options_override_quick() {
         let settings = parsed(&["--quick", "--rows", "70000", "--part", "growth"]);
         assert_eq!((settings.rows, settings.rounds, settings.parts), (70_000, 1, vec![Part::Growth]));
         assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);

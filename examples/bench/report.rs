@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_listed_by_size() {
+    fn growth_is_listed_by_size() {
         let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
         let grown = |what: &str, size, rate| Grown {
             what: what.to_owned(),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_has_no_fault() {
+    fn correct_records_have_no_fault() {
         let findings = world().compare();
         assert_eq!(findings.verdict(), Ok(()));
         let expected = Findings { rows: 5, aggregates: 2, records: 5, arrived: 5, ..Findings::default() };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_reading_does_not_matter_but_the_logs_does() {
+    fn order_in_the_log_matters_and_order_of_reading_does_not() {
         let mut world = world();
         world.records.reverse();
         assert_eq!(world.compare().verdict(), Ok(()));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_event_that_comes_last_again_is_found() {
+    fn old_event_repeated_last_is_found() {
         let findings = world().log(&[0, 1, 2, 3, 4, 2]);
         assert_fault(&findings, &findings.out_of_order, "the last record of order-7 is event 2 of 3");
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_record_is_found_whatever_was_altered() {
+    fn alteration_of_any_part_is_found() {
         let alterations: [(&str, Alteration); 10] = [
             ("payload", |record| record.value.as_mut().unwrap()[2] = b'x'),
             ("payload", |record| record.value.as_mut().unwrap().truncate(3)),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_that_differs_is_found() {
+    fn altered_duplicate_is_found() {
         let mut world = world();
         let mut again = world.records[4].clone();
         again.offset = 5;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rolled_back_or_never_written_is_found() {
+    fn records_of_rolled_back_or_unknown_events_are_found() {
         for (id, what) in [("rolled-back", "rolled back"), ("nobodys", "nobody wrote")] {
             let mut world = world();
             let mut ghost = world.records[4].clone();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_the_table_does_not_hold_is_found() {
+    fn commit_missing_from_the_table_is_found() {
         let mut world = world();
         world.written.committed.insert("vanished".to_owned(), Instant::now());
         let findings = world.compare();

@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_repeated_or_strange_is_counted() {
+    fn counts_lost_repeated_and_unexpected_records() {
         let verdict = compared(DeliveryMode::AtLeastOnce, &[1, 2, 3], &[1, 1, 1, 3, 9]);
         assert_eq!((verdict.rows, verdict.lost, verdict.duplicates, verdict.strange), (3, 1, 2, 1));
     }
 
     #[test]
-    fn only_at_least_once_may_repeat() {
+    fn repetitions_are_allowed_only_in_at_least_once() {
         let [at_least, exactly] = DeliveryMode::ALL;
         assert!(!compared(at_least, &[1, 2], &[1, 2, 1]).is_broken());
         assert!(compared(exactly, &[1, 2], &[1, 2, 1]).is_broken());

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_begins_every_other_round() {
+    fn modes_alternate_in_beginning_rounds() {
         let beginners: Vec<DeliveryMode> =
             (1..=4).flat_map(|round| in_turns(round).into_iter().take(1)).collect();
         let [first, second] = DeliveryMode::ALL;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_over_quick() {
+    fn explicit_options_override_quick() {
         let arguments =
             ["modes", "--postgres", "a", "--kafka", "b", "--router", "c", "--quick", "--kills", "7"];
         let settings = Cli::parse_from(arguments).settings();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warm_up_is_a_measurement_too() {
+    fn warm_up_counts_as_a_measurement() {
         let settings = Settings { rows: 1, rounds: 5, seconds: 1, latency_rounds: 3, kills: 20 };
         assert_eq!(settings.steps(), 70);
     }

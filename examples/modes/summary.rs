@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_figure() {
+    fn missing_measurements_have_no_figure() {
         let line = line("speed", 0, &[(DeliveryMode::ExactlyOnce, 1.0)], |run| *run);
         assert_eq!((line.at_least_once, line.ratio, line.ratio_of_pairs), (None, None, None));
     }

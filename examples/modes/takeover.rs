@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_committed_before_the_kill_is_no_sign_of_a_takeover() {
+    fn events_committed_before_the_kill_do_not_end_the_takeover() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let ledger = Ledger::default();

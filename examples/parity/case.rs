@@ -111,7 +111,7 @@ pub(crate) fn read_all(folder: &Path) -> anyhow::Result<Vec<Case>> {
 }
 
 fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
-    let name = folder.file_name().context("a case without a name")?.to_string_lossy().into_owned();
+    let name = folder.file_name().context("the case has no name")?.to_string_lossy().into_owned();
     let text = |file: &str| {
         let path = folder.join(file);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))

@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_records_are_the_same() {
+    fn equal_records_do_not_differ() {
         let both = || outcome(vec![stored("1", Some("k"), Some("v"), 0), stored("2", None, None, 1)]);
         let findings = compare(&case(&[]), &both(), &both());
         assert_eq!(findings, Findings { records: 2, ..Findings::default() });
     }
 
     #[test]
-    fn each_part_that_differs_is_told() {
+    fn every_differing_part_is_reported() {
         let one = outcome(vec![stored("1", Some("k"), Some("v"), 0)]);
         let mut two = outcome(vec![stored("1", Some("k2"), None, 0)]);
         two.stored[0].record.topic = "u".to_owned();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_value_the_difference_is_shown() {
+    fn long_values_are_shortened_around_the_difference() {
         let long = |middle: &str| format!("{}{middle}{}", "a".repeat(500), "b".repeat(500));
         let shown = around_difference(&long("one"), &long("two"));
         assert_eq!(shown, format!("...{}one{}...", "a".repeat(60), "b".repeat(137)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_header_is_not_an_empty_one() {
+    fn null_and_empty_headers_differ() {
         let with = |value: Option<&str>| {
             let mut stored = stored("1", Some("k"), None, 0);
             stored.record.headers.push(("h".to_owned(), value.map(|text| Bytes(text.as_bytes().to_vec()))));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_only_one_side_has_is_told() {
+    fn records_on_one_side_only_are_reported() {
         let one = outcome(vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)]);
         let two = outcome(vec![stored("1", Some("k"), None, 0), stored("1", Some("k"), None, 1)]);
         let findings = compare(&case(&[]), &one, &two);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_of_a_key_is_told_and_of_no_key_is_not() {
+    fn order_matters_only_within_a_key() {
         let one = outcome(vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)]);
         let two = outcome(vec![stored("2", Some("k"), None, 0), stored("1", Some("k"), None, 1)]);
         assert_eq!(fields(&compare(&case(&[]), &one, &two)), [("-", "order of \"k\" in t")]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_difference_is_none_and_its_absence_is_one() {
+    fn listed_differences_must_be_found() {
         let one = outcome(vec![stored("1", Some("k"), Some("v"), 0)]);
         let two = outcome(vec![stored("1", Some("k"), Some("w"), 0)]);
         let findings = compare(&case(&[("1", "value")]), &one, &two);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_that_gives_up_is_told_once_and_both_are_alike() {
+    fn failure_of_one_side_is_reported_once_and_of_both_is_equal() {
         let failed = |records| Outcome { stored: records, failure: Some("no".to_owned()) };
         let all = || vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)];
         let findings = compare(&case(&[]), &failed(Vec::new()), &outcome(all()));

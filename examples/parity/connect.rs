@@ -132,7 +132,7 @@ impl Worker {
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            if let Some(status) = self.process.try_wait().context("look after Connect")? {
+            if let Some(status) = self.process.try_wait().context("check the process of Connect")? {
                 bail!("Kafka Connect ended by itself ({status}); its log is {}", self.log.display());
             }
             if matches!(self.ask(Method::GET, "/connectors", String::new()).await, Ok((StatusCode::OK, _))) {
@@ -159,7 +159,7 @@ impl Worker {
         let mut connector: Value = serde_json::from_str(file).context("parse connector.json")?;
         connector
             .as_object_mut()
-            .context("connector.json is no object")?
+            .context("connector.json is not an object")?
             .insert("name".to_owned(), name.into());
         let (status, body) = self.ask(Method::POST, "/connectors", connector.to_string()).await?;
         ensure!(status.is_success(), "Kafka Connect refuses the connector ({status}): {body}");
@@ -265,7 +265,7 @@ impl Worker {
         timeout(ANSWER_WITHIN, exchange)
             .await
             .context("Kafka Connect does not answer")?
-            .context("ask Kafka Connect")
+            .context("send a request to Kafka Connect")
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Server {
 impl Server {
     /// Does not connect yet.
     pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        let config: Config = url.parse().context("understand the connection string")?;
+        let config: Config = url.parse().context("parse the connection string")?;
         let host = match config.get_hosts().first() {
             Some(Host::Tcp(host)) => host.clone(),
             _ => anyhow::bail!("Debezium connects by TCP: give a connection string with a host"),
@@ -121,26 +121,26 @@ impl Database {
     /// Whether the slot exists and is active.
     pub(crate) async fn is_read(&self, slot: &str) -> anyhow::Result<bool> {
         let active = "SELECT count(*) > 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
-        Ok(self.admin.query_one(active, &[&slot]).await.context("look at the slot")?.try_get(0)?)
+        Ok(self.admin.query_one(active, &[&slot]).await.context("query the slot")?.try_get(0)?)
     }
 
     /// The position of the slot, which must exist.
     pub(crate) async fn position(&self, slot: &str) -> anyhow::Result<Position> {
         let position = "SELECT (restart_lsn - '0/0')::bigint, (confirmed_flush_lsn - '0/0')::bigint \
                         FROM pg_replication_slots WHERE slot_name = $1";
-        let row = self.admin.query_one(position, &[&slot]).await.context("look at the slot")?;
+        let row = self.admin.query_one(position, &[&slot]).await.context("query the slot")?;
         Ok(Position { restart: row.try_get(0)?, confirmed_flush: row.try_get(1)? })
     }
 
     /// The end of the server's log.
     pub(crate) async fn written(&self) -> anyhow::Result<i64> {
         let written = "SELECT (pg_current_wal_lsn() - '0/0')::bigint";
-        Ok(self.admin.query_one(written, &[]).await.context("ask for the end of the log")?.try_get(0)?)
+        Ok(self.admin.query_one(written, &[]).await.context("query the end of the log")?.try_get(0)?)
     }
 
     /// Logs a snapshot of running transactions, which lets a slot's restart position advance.
     pub(crate) async fn checkpoint(&self) -> anyhow::Result<()> {
-        self.admin.batch_execute("CHECKPOINT").await.context("make a checkpoint")
+        self.admin.batch_execute("CHECKPOINT").await.context("run CHECKPOINT")
     }
 
     /// Waits until the slot is inactive.

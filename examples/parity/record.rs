@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_traceparent_only_the_span_goes() {
+    fn only_the_span_of_a_traceparent_is_masked() {
         let mut value = bytes("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         value.without_span();
         assert_eq!(value, bytes("00-0af7651916cd43dd8448eb211c80319c-*-01"));

@@ -141,7 +141,7 @@ pub(crate) struct Running {
 impl Running {
     /// If it ended by itself: its exit status and last log lines.
     pub(crate) fn ended(&mut self) -> anyhow::Result<Option<String>> {
-        let status = self.process.try_wait().context("look after the router")?;
+        let status = self.process.try_wait().context("check the process of the router")?;
         Ok(status.map(|status| format!("{status}: {}", end_of(&self.log))))
     }
 
@@ -153,7 +153,7 @@ impl Running {
         match timeout(STOPPED_WITHIN, self.process.wait()).await {
             Ok(status) => {
                 let status = status.context("wait for the router")?;
-                ensure!(status.success(), "the router was asked to stop and ended with {status}");
+                ensure!(status.success(), "after SIGTERM the router ended with {status}");
                 Ok(())
             }
             Err(_) => bail!("the router did not stop within {} s of SIGTERM", STOPPED_WITHIN.as_secs()),

@@ -152,7 +152,7 @@ kafka_launch() {
     die "another program took port $kafka_port while Kafka was stopped; end it, or start over with 'down' and 'up'"
   fi
   mkdir -p "$kafka/tmp"
-  # A JVM that is killed would leave this file in /tmp.
+  # UsePerfData and the default tmpdir would leave files of a killed JVM in /tmp.
   local jvm=("$java" -XX:-UsePerfData "-Djava.io.tmpdir=$kafka/tmp" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
   local compiler
   # as Kafka's own scripts start it

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_come_again_are_counted_and_are_no_fault() {
+    fn repetitions_are_counted_and_allowed() {
         let judgement = judged(&in_partition_0(&["a", "b", "b", "a", "c", "d", "d"]));
         assert!(judgement.is_good(), "{judgement:?}");
         let one = Count { name: "one", records: 2, ..Count::default() };
@@ -204,26 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_does_not_come_is_lost() {
+    fn missing_row_is_lost() {
         let judgement = judged(&in_partition_0(&["a", "b", "d"]));
         assert!(judgement.lacks_rows() && !judgement.is_good());
         assert_eq!((judgement.lost, judgement.wrong.len()), (1, 0));
     }
 
     #[test]
-    fn a_number_behind_a_higher_one_is_a_fault() {
+    fn lower_number_after_higher_is_a_fault() {
         let judgement = judged(&in_partition_0(&["a", "c", "b", "d"]));
         assert_eq!(judgement.wrong, ["aggregate 7: 2 comes behind 3, in outbox.event.order/0 at 2"]);
     }
 
     #[test]
-    fn a_record_of_no_committed_row_is_a_fault() {
+    fn record_without_committed_row_is_a_fault() {
         let judgement = judged(&in_partition_0(&["a", "b", "c", "d", "e"]));
         assert_eq!(judgement.wrong, ["nobody committed what is in outbox.event.order/0 at 4"]);
     }
 
     #[test]
-    fn a_repetition_that_differs_is_a_fault_but_for_its_time() {
+    fn repetition_may_differ_only_in_time() {
         let mut stored = in_partition_0(&["a", "b", "c", "d", "a"]);
         stored[4].record.value = None;
         let judgement = judged(&stored);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_and_another_partition_are_faults() {
+    fn wrong_key_or_partition_is_a_fault() {
         let mut stored = in_partition_0(&["a", "b", "d"]);
         stored.push(record("c", "7", 1, 0));
         assert!(judged(&stored).wrong.concat().contains("are in 2 partitions"));
