@@ -131,7 +131,7 @@ impl Stage<'_> {
         eprintln!("Debezium is to go on with its old offset, which must fail and send nothing");
         worker.resume(NAME).await?;
         let why = self.fails(worker).await?;
-        ensure!(why.contains(NOT_AVAILABLE), "Debezium's task failed with something else: {why}");
+        ensure!(why.contains(NOT_AVAILABLE), "Debezium's task failed with another error: {why}");
         self.stop_connector(worker).await?;
         let ends = self.broker.settled_ends().await?;
         ensure!(
@@ -175,7 +175,10 @@ impl Stage<'_> {
         let mut worker = Worker::start(self.installation, setup, folder, brokers).await?;
         let config = self.config(&[("offset.mismatch.strategy", "trust_slot")])?;
         worker.create(NAME, &serde_json::json!({ "config": config }).to_string()).await?;
-        ensure!(worker.offset(NAME).await?.is_some(), "the old offset is gone, which was to be overruled");
+        ensure!(
+            worker.offset(NAME).await?.is_some(),
+            "the old offset is gone, but trust_slot should override it"
+        );
         self.reads(&mut worker).await?;
         self.debezium_sends(&mut worker, writers).await?;
         Ok(worker)
@@ -293,7 +296,7 @@ impl Stage<'_> {
         while self.database.position(self.slot()).await?.restart <= position {
             goes_on(running)?;
             self.database.checkpoint().await?;
-            in_time(deadline, "the slot to move on").await?;
+            in_time(deadline, "the slot to advance").await?;
         }
         Ok(())
     }
@@ -315,7 +318,7 @@ fn goes_on(running: &mut Running) -> anyhow::Result<()> {
 
 /// Waits before the next poll, or fails after the timeout.
 async fn in_time(deadline: Instant, what: &str) -> anyhow::Result<()> {
-    ensure!(Instant::now() < deadline, "waited in vain for {what} for {} s", WITHIN.as_secs());
+    ensure!(Instant::now() < deadline, "waited {} s for {what}", WITHIN.as_secs());
     sleep(Duration::from_millis(100)).await;
     Ok(())
 }
