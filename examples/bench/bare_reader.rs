@@ -1,7 +1,7 @@
-//! The bound: a reader that asks Postgres for the stream as the router does, and throws every byte away.
+//! The bare reader: requests the stream from Postgres as the router does, and discards every byte.
 //!
-//! If asked, it looks away from the socket as the router does that has far to go: what is left to Postgres then is another bound.
-//! It walks from frame to frame, which a reader has to, and looks at one byte of each to count the rows.
+//! Optionally it pauses reads from the socket as a lagging router does, which gives another bound. It goes from frame to frame,
+//! as any reader must, and looks at one byte of each to count the rows.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -12,22 +12,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 const READ_SIZE: usize = 256 * 1024;
-/// Tag and length.
+/// The length of tag and length field.
 const HEADER: usize = 5;
-/// Of XLogData: the tag, and three numbers.
+/// The header of XLogData: the tag, and three numbers.
 const BEFORE_DATA: usize = 25;
 const SILENCE: Duration = Duration::from_secs(60);
-/// As long as the router does.
-const LOOK_AWAY: Duration = Duration::from_micros(150);
+/// The same interval as the router's.
+const READ_PAUSE: Duration = Duration::from_micros(150);
 
-/// Where Postgres is.
+/// The address of Postgres.
 #[derive(Debug, Clone)]
 pub(crate) enum Server {
     Tcp(String),
     Unix(String),
 }
 
-/// What the reading came to.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Read {
     pub(crate) rows: u64,
@@ -57,7 +57,7 @@ fn connect(server: &Server) -> anyhow::Result<Box<dyn Socket>> {
     }
 }
 
-/// Reads `rows` rows from a slot. Blocks.
+/// Reads `rows` rows from a slot. Blocks the thread.
 pub(crate) fn read(
     server: &Server,
     slot: &str,
@@ -77,7 +77,7 @@ pub(crate) fn read(
     socket.write_all(&startup)?;
     let mut frames = Frames::default();
     let started = Instant::now();
-    // ReadyForQuery; trust is the only authentication that it knows
+    // until ReadyForQuery; only trust authentication is supported
     frames.until(&mut socket, b'Z')?;
     let command = format!(
         "START_REPLICATION SLOT \"{slot}\" LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"', messages 'true')\0"
@@ -108,11 +108,11 @@ pub(crate) fn read(
         if arrived {
             last = Instant::now();
         }
-        // keepalives go on where nothing more comes
-        ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more");
+        // keepalives continue even if no rows follow
+        ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more arrive");
         if seen < rows {
             if gathers {
-                std::thread::sleep(LOOK_AWAY);
+                std::thread::sleep(READ_PAUSE);
             }
             bytes += frames.fill(&mut socket)?;
         }
@@ -141,14 +141,14 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// The next whole message: its tag and body.
+    /// The next complete message: its tag and body.
     fn next(&mut self) -> anyhow::Result<Option<(u8, &[u8])>> {
         let received = self.bytes.get(self.start..self.end).unwrap_or_default();
         let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d]))?;
-        let body = length.checked_sub(4).context("a message of less than no bytes")?;
+        let body = length.checked_sub(4).context("the length of a message is below 4")?;
         if rest.len() < body {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl Frames {
     fn until(&mut self, socket: &mut impl std::io::Read, wanted: u8) -> anyhow::Result<()> {
         loop {
             while let Some((tag, body)) = self.next()? {
-                ensure!(tag != b'E', "Postgres refuses: {}", String::from_utf8_lossy(body));
+                ensure!(tag != b'E', "Postgres returned an error: {}", String::from_utf8_lossy(body));
                 if tag == wanted {
                     return Ok(());
                 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_out_whole_however_the_bytes_arrive() -> anyhow::Result<()> {
+    fn messages_are_reassembled_from_any_chunks() -> anyhow::Result<()> {
         let wire = [&[b'a', 0, 0, 0, 4][..], &[b'b', 0, 0, 0, 7, 1, 2, 3], &[b'c', 0, 0, 0, 5, 9]].concat();
         let mut frames = Frames { bytes: vec![0; 4], start: 0, end: 0 };
         let (mut seen, mut wire) = (Vec::new(), wire.as_slice());

@@ -1,11 +1,11 @@
-//! What is varied: one thing at a time, around rows as an application may write them.
+//! The cases: variations of a plain one, each of one property.
 
 use serde::{Deserialize, Serialize};
 
 use crate::measure::backlog::Backlog;
 use crate::measure::ground::PARTITIONS;
 
-/// A kind of backlog, and how it is delivered.
+/// A kind of backlog, and the settings for its delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -19,7 +19,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// 400 bytes, ten rows a transaction.
+    /// The plain case: 400 bytes, ten rows per transaction.
     pub(crate) fn plain(name: &str, rows: u64) -> Self {
         Case {
             name: name.to_owned(),
@@ -33,14 +33,14 @@ impl Case {
         }
     }
 
-    /// What varies from the plain one, each by itself, with about so many rows.
+    /// The plain case and its variations, with about this many rows.
     pub(crate) fn varied(rows: u64) -> Vec<Case> {
         let plain = |name: &str| Case::plain(name, rows);
         let mut cases = vec![plain("plain")];
         for (name, payload, bytes) in
             [("200 B", 200, 0), ("1.6 kB", 1_600, 0), ("20 kB", 20_000, 400), ("1 MB", 1_000_000, 500)]
         {
-            // so many megabytes at most
+            // at most this many megabytes
             let rows = if bytes == 0 { rows } else { rows.min(bytes * 1_000_000 / payload) };
             cases.push(Case { payload, rows, ..plain(&format!("payload {name}")) });
         }
@@ -65,7 +65,7 @@ impl Case {
         cases
     }
 
-    /// What grows: its name, how large it is, and the case with it.
+    /// The growth series: name, size, and the case with that size.
     pub(crate) fn growing(rows: u64, largest_backlog: u64) -> Vec<(&'static str, u64, Case)> {
         let plain = |what: &str, size: u64| Case::plain(&format!("{what} {size}"), rows);
         let mut cases = Vec::new();
@@ -92,7 +92,7 @@ impl Case {
         cases
     }
 
-    /// The name where only letters, digits and hyphens may be.
+    /// The name with only letters, digits and hyphens.
     pub(crate) fn id(&self) -> String {
         let mut id: String = self
             .name
@@ -115,13 +115,13 @@ impl Case {
         }
     }
 
-    /// As in `[route] topic`.
+    /// A template as in `[route] topic`.
     pub(crate) fn topic(&self) -> String {
         let id = self.id();
         if self.topics > 1 { format!("{id}.${{aggregate_type}}") } else { id }
     }
 
-    /// Lines of the router's configuration besides.
+    /// Additional lines of the router's configuration.
     pub(crate) fn settings(&self) -> String {
         match self.compression.as_str() {
             "none" => String::new(),
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_has_a_name_of_its_own_that_postgres_and_kafka_take() {
+    fn case_names_are_unique_and_valid_in_postgres_and_kafka() {
         let cases = Case::varied(200_000);
         let growing = Case::growing(200_000, 10_000_000);
         let ids: Vec<String> =
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_varied_at_a_time() {
+    fn each_case_varies_one_property() {
         let plain = Case::plain("plain", 200_000);
         for case in Case::varied(200_000) {
             let differences = [
                 case.payload != plain.payload,
                 case.rows_of_a_transaction != plain.rows_of_a_transaction,
                 case.aggregates != plain.aggregates,
-                // a thousand topics of six partitions would be another thing
+                // with six partitions each, a thousand topics would measure the broker
                 case.topics != plain.topics || case.partitions != plain.partitions,
                 case.compression != plain.compression,
             ];

@@ -1,4 +1,4 @@
-//! Bars with their spread, as SVG.
+//! Bar charts with ranges, as SVG.
 
 use std::fmt::Write;
 
@@ -13,17 +13,17 @@ const GAP: f64 = 9.0;
 const BOTTOM: f64 = 34.0;
 const COLOURS: [&str; 4] = ["#1f3b57", "#b8860b", "#6b8e6b", "#8c4646"];
 
-/// A picture of figures.
+/// A bar chart.
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) unit: String,
-    /// Names of the bars within a group, by their colours.
+    /// The names of the series.
     pub(crate) series: Vec<String>,
     pub(crate) groups: Vec<Group>,
-    /// Each step is ten times the one before.
+    /// Whether the scale is logarithmic.
     pub(crate) logarithmic: bool,
     pub(crate) decimals: usize,
-    /// A line across: its place, and what it is.
+    /// A horizontal line: its value and label.
     pub(crate) line: Option<(f64, &'static str)>,
 }
 
@@ -50,7 +50,7 @@ impl Chart {
         let height = TOP + bars as f64 * BAR + self.groups.len() as f64 * GAP + BOTTOM;
         let base = height - BOTTOM;
         let mut svg = String::new();
-        // a String takes everything
+        // writing to a String cannot fail
         let _ = write!(
             svg,
             r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
@@ -143,7 +143,7 @@ impl Chart {
         }
     }
 
-    /// The least and the most that is shown.
+    /// The range of the scale.
     fn ends(&self) -> (f64, f64) {
         let bars = self.groups.iter().flat_map(|group| &group.bars);
         let line = self.line.map(|(place, _)| place);
@@ -162,7 +162,7 @@ impl Chart {
             let powers = std::iter::successors(Some(lowest), |tick| Some(tick * 10.0));
             return powers.take_while(|tick| *tick <= highest * 1.001).collect();
         }
-        // four to ten of them, at round numbers
+        // four to ten steps, at round numbers
         let power = 10f64.powf(highest.log10().floor());
         let step = [0.1, 0.2, 0.25, 0.5, 1.0].map(|part| part * power);
         let step = step.into_iter().find(|step| highest / step <= 10.0).unwrap_or(power);

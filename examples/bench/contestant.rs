@@ -1,4 +1,4 @@
-//! Who is measured, and how each reads a backlog.
+//! The contestants, and how each reads a backlog.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ use crate::measure::progress::Progress;
 use crate::stage::process::{cpu_time, peak_memory};
 use crate::topics::Topics;
 
-/// The slots of the contestants with several.
+/// The number of slots of the contestants with several.
 pub(crate) const SHARDS: u32 = 2;
 
-/// What `init` calls it unless it is told otherwise.
+/// The default name by `init`.
 pub(crate) const PUBLICATION: &str = "outbox_router";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contestant {
     BareReader(Transport),
-    /// The same, and it lets bytes gather as a router does that has far to go.
+    /// The same, with pauses between reads as in a lagging router.
     GatheringReader(Transport),
     PgRecvlogical,
     Router(Transport, DeliveryMode),
-    /// The same, which reads a slot that lags in bulk.
+    /// The same, with bulk reads of a lagging slot.
     InBulk(Transport, DeliveryMode),
-    /// The same in one process with as many slots as there are `SHARDS`.
+    /// The same with `SHARDS` shards in one process.
     Shards(Transport, DeliveryMode),
-    /// As many bare readers at once.
+    /// The same number of bare readers at once.
     BareShards(Transport),
     Debezium {
         tuned: bool,
@@ -53,7 +53,7 @@ pub(crate) enum Contestant {
 }
 
 impl Contestant {
-    /// Those that need nothing but what is here.
+    /// The contestants that need no further programs.
     pub(crate) const OWN: [Contestant; 16] = [
         Contestant::BareReader(Transport::Tcp),
         Contestant::GatheringReader(Transport::Tcp),
@@ -76,7 +76,7 @@ impl Contestant {
     pub(crate) const PEERS: [Contestant; 2] =
         [Contestant::Debezium { tuned: false }, Contestant::Debezium { tuned: true }];
 
-    /// Where only the case is of interest.
+    /// A short name, for where only the case is of interest.
     pub(crate) const OF_CASES: [Contestant; 3] = [
         Contestant::BareReader(Transport::Tcp),
         Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
@@ -119,7 +119,7 @@ impl Contestant {
     }
 }
 
-/// What one contestant made of one backlog.
+/// The result of one contestant with one backlog.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     pub(crate) case: String,
@@ -129,7 +129,7 @@ pub(crate) struct Measurement {
     pub(crate) events_per_second: f64,
     /// From the start of the process, or of the reading, to the first event.
     pub(crate) first_after_seconds: Option<f64>,
-    /// From its start to the last event, user and system.
+    /// User and system time from its start to the last event.
     pub(crate) cpu_seconds: Option<f64>,
     pub(crate) peak_memory_bytes: Option<u64>,
 }
@@ -149,22 +149,22 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// What the contestants need besides the servers.
+/// The servers and programs of the measurements.
 pub(crate) struct Place {
     pub(crate) ground: Ground,
     /// `HOST:PORT`, and the path of the socket.
     pub(crate) tcp: String,
     pub(crate) unix: String,
-    /// The URL by which the router finds the socket.
+    /// The router's URL for the socket.
     pub(crate) unix_url: String,
     pub(crate) pg_recvlogical: PathBuf,
     pub(crate) peers: Option<Peers>,
     pub(crate) topics: Topics,
-    /// Events that were delivered before anything was measured.
+    /// Events delivered during warm-up.
     pub(crate) warmed_up: AtomicU64,
 }
 
-/// Lets one read the backlog of `case`, from a copy of the slot before it.
+/// Measures one contestant that reads the backlog of `case` from a copy of its slot.
 pub(crate) async fn catch_up(
     place: &Place,
     case: &Case,
@@ -224,7 +224,7 @@ pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: Delivery
     }
 }
 
-/// What is special about its router.
+/// Additional settings of the router.
 fn variant(contestant: Contestant, run: Run) -> Run {
     match contestant {
         Contestant::InBulk(..) => {
@@ -244,7 +244,7 @@ fn server_of(place: &Place, over: Transport) -> Server {
     }
 }
 
-/// The rows are those of both, and the time from the first of either to the last of either.
+/// Adds the rows, and takes the time from the first row of either to the last of either.
 async fn bare_shards(place: &Place, base: &str, over: Transport, case: &Case) -> anyhow::Result<Measured> {
     let mut readers = Vec::new();
     let mut slots = Vec::new();
@@ -253,7 +253,7 @@ async fn bare_shards(place: &Place, base: &str, over: Transport, case: &Case) ->
         place.ground.copy_slot(base, &slot).await?;
         slots.push(slot);
     }
-    // how many rows each has to wait for
+    // the number of rows that each has to read
     let counted = place
         .ground
         .client
@@ -315,7 +315,7 @@ async fn bare(
     })
 }
 
-/// It ends at the end of the log, so the first event cannot be seen: all of its time counts.
+/// This contestant reports only its end, so its whole time counts.
 async fn recvlogical(place: &Place, base: &str, case: &Case) -> anyhow::Result<Measured> {
     const LOOK_EVERY: Duration = Duration::from_millis(5);
     let slot = format!("{base}_recvlogical");
@@ -332,7 +332,7 @@ async fn recvlogical(place: &Place, base: &str, case: &Case) -> anyhow::Result<M
         .spawn()
         .with_context(|| format!("start {}", place.pg_recvlogical.display()))?;
     let number = process.id().context("pg_recvlogical ended at once")?;
-    // the kernel forgets both with the process
+    // both are gone with the process
     let (mut cpu, mut memory) = (None, None);
     let status = loop {
         if let Some(status) = process.try_wait()? {

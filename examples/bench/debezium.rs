@@ -1,4 +1,4 @@
-//! The peer: Debezium in Kafka Connect, with the settings that it comes with and with those that make it fast.
+//! The peer: Debezium in Kafka Connect, with its default settings and with faster ones.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ const ANSWER: Duration = Duration::from_secs(5);
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(120);
 /// Connect's own default.
 const FLUSH: Duration = Duration::from_secs(60);
-/// What its authors and users recommend where latency counts.
+/// The settings that its authors and users recommend for low latency.
 const TUNED: [(&str, &str); 3] =
     [("poll.interval.ms", "1"), ("max.batch.size", "8192"), ("max.queue.size", "32768")];
 
-/// Where the peers are.
+/// The installation of the peers.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) installation: Installation,
-    /// For settings, logs and positions.
+    /// Folder for settings, logs and positions.
     pub(crate) folder: PathBuf,
 }
 
-/// A connector at work in a Connect of its own.
+/// A running connector with its own Connect worker.
 struct Running {
     worker: Worker,
     name: String,
@@ -43,9 +43,9 @@ struct Running {
 }
 
 async fn start(place: &Place, slot: &str, topic: &str, tuned: bool) -> anyhow::Result<Running> {
-    let peers = place.peers.as_ref().context("the peers were not fetched")?;
+    let peers = place.peers.as_ref().context("the peers are not installed")?;
     let name = slot.replace('_', "-");
-    let (host, port) = place.tcp.rsplit_once(':').context("no port")?;
+    let (host, port) = place.tcp.rsplit_once(':').context("the address has no port")?;
     let setup = Setup { tracing: false, keep_offsets: false, flush: FLUSH };
     let mut worker =
         Worker::start(&peers.installation, setup, &peers.folder.join(&name), &place.ground.brokers).await?;
@@ -84,7 +84,7 @@ async fn start(place: &Place, slot: &str, topic: &str, tuned: bool) -> anyhow::R
 }
 
 impl Running {
-    async fn still_runs(&mut self) -> anyhow::Result<()> {
+    async fn check_running(&mut self) -> anyhow::Result<()> {
         match self.worker.task(&self.name).await? {
             Task::Running => Ok(()),
             Task::Failed(why) => bail!("Debezium has failed: {why}"),
@@ -92,7 +92,7 @@ impl Running {
     }
 }
 
-/// Lets it read a backlog from a copy of the slot `base`.
+/// Measures how it reads a backlog from a copy of the slot `base`.
 pub(crate) async fn catch_up(
     place: &Place,
     base: &str,
@@ -121,12 +121,12 @@ pub(crate) async fn catch_up(
             progress.now(&format!("{topic}: {} of {} events", HumanCount(counted), HumanCount(case.rows)));
         }
         if looked.elapsed() > Duration::from_secs(2) {
-            running.still_runs().await?;
+            running.check_running().await?;
             looked = Instant::now();
         }
-        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more");
+        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more arrive");
     }
-    let (since, before) = first.context("all at once")?;
+    let (since, before) = first.context("no events counted")?;
     let measured = Measured {
         events_per_second: (counted - before) as f64 / last.duration_since(since).as_secs_f64(),
         first_after: Some(since.duration_since(started)),
@@ -139,7 +139,7 @@ pub(crate) async fn catch_up(
     Ok(measured)
 }
 
-/// Measures it live for `span`.
+/// Measures its latency for `span`.
 pub(crate) async fn latency(
     place: &Place,
     name: &str,
@@ -149,24 +149,24 @@ pub(crate) async fn latency(
     progress: &Progress,
 ) -> anyhow::Result<Seen> {
     let (slot, topic) = (name.replace('-', "_"), name.to_owned());
-    place.ground.make_slot(&slot).await?;
+    place.ground.create_slot(&slot).await?;
     place.topics.make(&topic, crate::measure::ground::PARTITIONS).await?;
     let mut running = start(place, &slot, &topic, tuned).await?;
     let deadline = Instant::now() + NOTHING_ARRIVES_FOR;
     while !place.ground.is_read(&slot).await? {
-        running.still_runs().await?;
+        running.check_running().await?;
         ensure!(Instant::now() < deadline, "Debezium does not read its slot");
         sleep(Duration::from_millis(50)).await;
     }
     let what = Observed { name, topic: &topic, process: running.process };
-    // a connector that has failed sends nothing, which is noticed
+    // if the connector fails, no records arrive, and the measurement fails
     let seen = observe(&place.ground, what, load, span, progress, || Ok(())).await?;
     running.worker.end().await?;
     place.ground.drop_slot(&slot).await?;
     Ok(seen)
 }
 
-/// How many records the topic has.
+/// The number of records in the topic.
 fn records(consumer: &BaseConsumer, topic: &str, partitions: u32) -> anyhow::Result<u64> {
     let mut count = 0;
     for partition in 0..i32::try_from(partitions)? {

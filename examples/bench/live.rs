@@ -1,4 +1,4 @@
-//! How late events are while applications write them.
+//! Latency under load, the idle router, and the limit of sustained throughput.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,19 @@ use crate::report::{Idle, Lateness, Measured, Settings};
 use crate::stage::process::{cpu_time, peak_memory};
 use crate::stage::router::status;
 
-/// Transactions of one row.
+/// Loads of one-row transactions.
 const RATES: [u32; 3] = [100, 1_000, 5_000];
-/// Peers are measured at this one.
+/// The load for peers.
 const RATE_OF_PEERS: u32 = 1_000;
-/// Rows of a transaction where the limit is looked for.
+/// Rows per transaction when the limit is measured.
 const MANY: u32 = 10;
-/// More than any machine writes.
+/// A rate above what any machine writes.
 const WITHOUT_PAUSE: u32 = 1_000_000;
-/// Until the writers, and the router behind them, run evenly.
+/// The time until writers and router run steadily.
 const EVENLY: Duration = Duration::from_secs(2);
-/// For how long nothing happens.
+/// The duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(5);
-/// Of the most that was delivered.
+/// The share of the highest delivered rate.
 const PART_OF_MAXIMUM: f64 = 0.8;
 
 pub(crate) async fn measure(
@@ -54,7 +54,7 @@ pub(crate) async fn measure(
     for mode in DeliveryMode::ALL {
         measured.idle.push(idle(place, mode, progress).await?);
     }
-    // not counted: the broker compiles what it does for small batches
+    // warm-up: the broker's JVM compiles its code for small batches
     for mode in DeliveryMode::ALL {
         let run = Run::new("bench-warm-up", mode, 0);
         let load = Load { rate: RATE_OF_PEERS, rows: 1 };
@@ -95,13 +95,13 @@ fn said(
     Lateness { contestant, load, called: called.to_owned(), round, seen }
 }
 
-/// A router with nothing to do.
+/// Measures an idle router.
 async fn idle(place: &Place, mode: DeliveryMode, progress: &Progress) -> anyhow::Result<Idle> {
     let run = Run::new("bench-idle", mode, 0);
-    place.ground.make_slot(&run.slot()).await?;
+    place.ground.create_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     let process = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     progress.now("a router with nothing to do");
     sleep(EVENLY).await;
     let before = cpu_time(process)?;
@@ -114,13 +114,13 @@ async fn idle(place: &Place, mode: DeliveryMode, progress: &Progress) -> anyhow:
     Ok(Idle { mode: mode.name().to_owned(), peak_memory_bytes, cpu_percent })
 }
 
-/// Events a second that a router delivers while four writers commit transactions without a pause.
+/// The events per second that a router delivers while four writers commit transactions without pause.
 async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::Result<f64> {
     let run = Run::new("bench-maximum", DeliveryMode::AtLeastOnce, 0);
-    place.ground.make_slot(&run.slot()).await?;
+    place.ground.create_slot(&run.slot()).await?;
     let mut router = place.ground.router(&run, "only")?;
     router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     let load = Load { rate: WITHOUT_PAUSE, rows: MANY };
     let mut writers = Writers::start(&place.ground, &run.name, load).await?;
     progress.now("looking for the most that is delivered while writers write");
@@ -128,7 +128,7 @@ async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::
     let (begun, before) = (Instant::now(), status(router.admin()).await?.totals.events);
     sleep(span).await;
     let (took, after) = (begun.elapsed(), status(router.admin()).await?.totals.events);
-    writers.still_write().await?;
+    writers.check()?;
     drop(writers.stop().await?);
     // the rest of the backlog is nobody's
     router.kill().await?;

@@ -1,7 +1,7 @@
-//! How fast, side by side: the router, the bound that Postgres sets, and its peers, in one run, in turns and repeated, so
-//! that whatever else the machine does meets all alike.
+//! Compares the speed of the router, its peers, and a bare reader as the bound that Postgres sets. They run alternately and
+//! repeatedly, so that other load on the machine affects all alike.
 //!
-//! `scripts/bench` brings up the servers and runs it; its `--help` says the rest.
+//! `scripts/bench` starts the servers and runs this program; see its `--help`.
 
 mod bare_reader;
 mod case;
@@ -12,12 +12,12 @@ mod connect;
 mod contestant;
 mod debezium;
 mod live;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../measure/mod.rs"]
 mod measure;
 mod plots;
 mod report;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 mod topics;
@@ -43,9 +43,9 @@ use crate::report::{COMPARED, Grown, Measured, Part, Report, Settings};
 use crate::stage::program;
 use crate::topics::Topics;
 
-/// Measures the router side by side with the bound that Postgres sets, and with its peers.
+/// Compares the speed of the router, its peers, and a bare reader of Postgres.
 ///
-/// Exit code 0: done. 1: it could not be done.
+/// Exit code 0: measured. 1: a measurement failed.
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -58,34 +58,34 @@ enum What {
     Measure(Box<Measure>),
     /// Draws the plots of docs/performance.md from the JSON
     Draw {
-        /// What `measure` wrote
+        /// The JSON file that `measure` wrote
         report: PathBuf,
-        /// Where the plots go
+        /// Folder for the plots
         folder: PathBuf,
     },
 }
 
 #[derive(Debug, Args)]
 struct Measure {
-    /// Postgres, with rights to create tables and slots; nothing else has used its outbox
+    /// URL of a Postgres whose outbox nothing else has used, with rights to create tables and slots
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
     postgres: String,
-    /// Of the same server
+    /// Port of the same server
     #[arg(long, env = "TEST_POSTGRES_PORT")]
     postgres_port: u16,
-    /// The folder of its socket
+    /// Folder of its Unix socket
     #[arg(long, env = "TEST_POSTGRES_SOCKET")]
     postgres_socket: PathBuf,
     #[arg(long, env = "TEST_KAFKA")]
     kafka: String,
-    /// What the table says of it
+    /// Kafka's version, for the report
     #[arg(long, default_value = "unknown")]
     kafka_version: String,
     #[arg(long)]
     router: PathBuf,
     #[arg(long, default_value = "pg_recvlogical")]
     pg_recvlogical: PathBuf,
-    /// For settings and logs
+    /// Folder for configuration and logs
     #[arg(long, default_value = ".services/bench/bench")]
     folder: PathBuf,
     /// Measures only this; may be repeated [default: all]
@@ -94,19 +94,19 @@ struct Measure {
     /// Rows of the backlog that all contestants catch up with [default: 500000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     rows: Option<u64>,
-    /// How often each does [default: 5]
+    /// Rounds of each contestant [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     rounds: Option<u32>,
-    /// Rows of the backlogs of cases and growth, if they do not say it themselves [default: 200000]
+    /// Rows of the backlogs of cases and growth, unless a case sets its own [default: 200000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     case_rows: Option<u64>,
-    /// How often they are caught up with [default: 3]
+    /// Rounds of each of these [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     case_rounds: Option<u32>,
-    /// Seconds for which latency is measured at a time [default: 10]
+    /// Seconds of each latency measurement [default: 10]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
-    /// How often each load is measured [default: 3]
+    /// Rounds of each load [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     latency_rounds: Option<u32>,
     /// The largest backlog of the growth [default: 10000000]
@@ -115,21 +115,21 @@ struct Measure {
     /// All contestants with 100000 rows and 1000 transactions/s, one round each
     #[arg(long)]
     quick: bool,
-    /// Everything that was measured
+    /// File for the measurements, as JSON
     #[arg(long, default_value = "bench.json")]
     json: PathBuf,
-    /// Debezium too
+    /// Measures Debezium too
     #[arg(long, requires_all = ["java", "connect_classpath", "plugins"])]
     peers: bool,
     #[arg(long)]
     java: Option<PathBuf>,
-    /// The jars of Kafka Connect
+    /// Classpath of Kafka Connect
     #[arg(long)]
     connect_classpath: Option<String>,
-    /// The folder with Debezium's plugin
+    /// Folder of Debezium's plugin
     #[arg(long)]
     plugins: Option<PathBuf>,
-    /// What Connect logs
+    /// Logging configuration of Connect
     #[arg(long, default_value = "scripts/lib/debezium/log4j2.properties")]
     log_settings: PathBuf,
 }
@@ -140,7 +140,7 @@ impl Measure {
             java: self.java.clone()?,
             connect_classpath: self.connect_classpath.clone()?,
             plugins: self.plugins.clone()?,
-            // nothing of it is measured
+            // no measurement uses tracing
             plugins_with_tracing: self.plugins.clone()?,
             log_settings: self.log_settings.clone(),
         };
@@ -188,7 +188,7 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("parse {}", report.display()))?;
     let drawn = plots::draw(&report, folder)?;
-    ensure!(drawn > 0, "nothing in it can be drawn");
+    ensure!(drawn > 0, "the report has no figures to draw");
     eprintln!("{drawn} plots drawn in {}", folder.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -196,8 +196,8 @@ fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
 async fn measure_and_report(cli: &Measure) -> anyhow::Result<ExitCode> {
     let mut measured = Measured::default();
     let (machine, outcome) = measure(cli, &mut measured).await?;
-    let program_bytes = fs::metadata(&cli.router).context("look at the router")?.len();
-    // what was measured before something failed is not lost
+    let program_bytes = fs::metadata(&cli.router).context("read the size of the router")?.len();
+    // write the measurements made before a failure too
     let report = Report { machine: machine.at_the_end(), settings: cli.settings(), program_bytes, measured };
     terminal::print(&report.render())?;
     let json = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
@@ -206,7 +206,7 @@ async fn measure_and_report(cli: &Measure) -> anyhow::Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Returns the machine, and what came of the parts.
+/// Returns the machine, and the result of the parts.
 async fn measure(cli: &Measure, measured: &mut Measured) -> anyhow::Result<(Machine, anyhow::Result<()>)> {
     let ground = Ground::prepare(&cli.router, &cli.folder, &cli.postgres, &cli.kafka).await?;
     let machine = Machine::look(&ground, &cli.kafka_version).await?;
@@ -247,7 +247,7 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     Ok(())
 }
 
-/// How many measurements that is, about.
+/// The approximate number of measurements.
 fn steps(settings: &Settings) -> u64 {
     let of = |part, count: usize| if settings.parts.contains(&part) { count as u64 } else { 0 };
     let peers = if settings.peers { Contestant::PEERS.len() } else { 0 };
@@ -271,7 +271,7 @@ async fn compare(
     of_case(place, case, &contestants, settings.rounds, progress, measured).await
 }
 
-/// All contestants in turns, each round beginning with another one.
+/// All contestants alternately; each round begins with another one.
 async fn of_case(
     place: &Place,
     case: Case,
@@ -303,7 +303,7 @@ async fn growth(
     let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
     for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
         let backlog = begin(place, &case, progress).await?;
-        // what takes minutes has no moment that could stand for it
+        // short disturbances do not matter in a measurement of minutes
         let rounds = if case.rows > 2_000_000 { 1 } else { settings.case_rounds };
         for round in 1..=rounds {
             let measurement = contestant::catch_up(place, &case, router, round, progress).await?;
@@ -316,17 +316,17 @@ async fn growth(
     Ok(())
 }
 
-/// How often anything is measured at most.
+/// The largest number of rounds.
 const MOST_ROUNDS: u32 = 1000;
 
-/// Writes the backlog; returns the slot before it. What follows is not the first that the broker does with its topics, and at
-/// the beginning not the first that it does at all: for so many events its compilers are busier than it is.
+/// Writes the backlog, and returns the slot before it. Also warms up the broker: creates the topics, and at first sends enough
+/// events for its JVM to compile its code.
 async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Result<String> {
     const WARM: u64 = 2_000_000;
     const AT_MOST: u32 = 3;
     let backlog = case.backlog();
     backlog.write(&place.ground, progress).await?;
-    // a router goes on where one of its name has been, so each has a number of its own
+    // a router resumes from the checkpoint of its name, so each gets its own number
     for number in 1..=AT_MOST {
         let is_warm = place.warmed_up.load(Ordering::Relaxed) >= WARM;
         if is_warm && (number > 1 || case.rows > WARM) {
@@ -341,7 +341,7 @@ async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Resul
     Ok(backlog.name)
 }
 
-/// Nothing of it is left to slow down the next.
+/// Removes everything of a measurement, so that it does not slow down the next.
 async fn end(place: &Place, case: &Case, slot: &str) -> anyhow::Result<()> {
     place.ground.drop_slot(slot).await?;
     place.ground.client.batch_execute("TRUNCATE outbox; CHECKPOINT").await?;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_over_quick() {
+    fn explicit_options_override_quick() {
         let settings = parsed(&["--quick", "--rows", "70000", "--part", "growth"]);
         assert_eq!((settings.rows, settings.rounds, settings.parts), (70_000, 1, vec![Part::Growth]));
         assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);

@@ -1,4 +1,4 @@
-//! The plots of docs/performance.md, from a report.
+//! Draws the plots of docs/performance.md from a report.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::measure::latency::Seen;
 use crate::report::{COMPARED, Report};
 use crate::stage::figures::Spread;
 
-/// Draws what the report has figures for; returns how many plots that is.
+/// Draws the plots for which the report has figures; returns their number.
 pub(crate) fn draw(report: &Report, folder: &Path) -> anyhow::Result<usize> {
     let charts = [
         ("catch-up", catch_up(report)),

@@ -1,4 +1,4 @@
-//! All that was measured: as tables for people, as JSON for programs and for the plots.
+//! The report, as tables and as JSON, from which the plots are drawn.
 
 use clap::ValueEnum;
 use indicatif::HumanCount;
@@ -12,7 +12,7 @@ use crate::measure::table;
 use crate::measure::writers::Load;
 use crate::stage::figures::{Spread, ratio};
 
-/// So many events are what CPU times are of.
+/// CPU times are given per this many events.
 pub(crate) const CPU_OF: f64 = 500_000.0;
 
 /// What can be measured.
@@ -23,13 +23,13 @@ pub(crate) enum Part {
     Compare,
     /// One thing varied at a time
     Cases,
-    /// How late events are under load
+    /// Latency under load
     Latency,
-    /// What an event takes as something grows
+    /// Time per event as something grows
     Growth,
 }
 
-/// How much was measured.
+/// The extent of the measurements.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Settings {
     pub(crate) rows: u64,
@@ -48,14 +48,14 @@ pub(crate) struct Settings {
 pub(crate) struct Lateness {
     pub(crate) contestant: String,
     pub(crate) load: Load,
-    /// What the load is called.
+    /// The name of the load.
     pub(crate) called: String,
     pub(crate) round: u32,
     #[serde(flatten)]
     pub(crate) seen: Seen,
 }
 
-/// One size of what grows.
+/// One size of a growth series.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Grown {
     pub(crate) what: String,
@@ -64,23 +64,23 @@ pub(crate) struct Grown {
     pub(crate) measurement: Measurement,
 }
 
-/// A router with nothing to do.
+/// An idle router.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Idle {
     pub(crate) mode: String,
     pub(crate) peak_memory_bytes: u64,
-    /// Of one processor.
+    /// As a share of one processor.
     pub(crate) cpu_percent: f64,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Of what the contestants were compared by, and of the cases.
+    /// The catch-up of all contestants, and of the cases.
     pub(crate) cases: Vec<Case>,
     pub(crate) catch_up: Vec<Measurement>,
     pub(crate) latency: Vec<Lateness>,
     pub(crate) idle: Vec<Idle>,
-    /// Events a second that one router delivers while writers do all that they can.
+    /// Events per second that one router delivers while writers write without pause.
     pub(crate) maximum: Option<f64>,
     pub(crate) growth: Vec<Grown>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Measured {
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) settings: Settings,
-    /// The size of the file.
+    /// The size of the router's program.
     pub(crate) program_bytes: u64,
     pub(crate) measured: Measured,
 }
@@ -105,7 +105,7 @@ impl Measured {
         Rounds(found)
     }
 
-    /// To the bare reader of the same transport, round by round.
+    /// The ratios to the bare reader of the same transport, round by round.
     pub(crate) fn to_bound(&self, case: &str, contestant: Contestant) -> Option<Spread> {
         let bound = self.of(case, contestant.bound());
         let pairs = self.of(case, contestant).0.into_iter().filter_map(|found| {
@@ -138,7 +138,7 @@ impl Measured {
         found
     }
 
-    /// What grows, each with its sizes and their rounds.
+    /// The growth series, each with its sizes and their rounds.
     pub(crate) fn grown(&self) -> Vec<(&str, Vec<(u64, Rounds<'_>)>)> {
         let mut found: Vec<(&str, Vec<(u64, Rounds<'_>)>)> = Vec::new();
         for grown in &self.growth {
@@ -160,7 +160,7 @@ impl Rounds<'_> {
         Spread::of(self.0.iter().map(|found| found.events_per_second))
     }
 
-    /// The processor time of so many events, in seconds.
+    /// The CPU time per million events, in seconds.
     pub(crate) fn cpu(&self, events: f64) -> Option<Spread> {
         let cpu = |found: &&Measurement| Some(found.cpu_seconds? / found.rows as f64 * events);
         Spread::of(self.0.iter().filter_map(cpu))
@@ -174,14 +174,14 @@ impl Rounds<'_> {
         Spread::of(self.0.iter().filter_map(|found| found.first_after_seconds))
     }
 
-    /// The time of the clock for one event, in microseconds.
+    /// The elapsed time per event, in microseconds.
     pub(crate) fn time(&self) -> Option<Spread> {
         Spread::of(self.0.iter().map(|found| 1e6 / found.events_per_second))
     }
 }
 
 impl Report {
-    /// As a person reads it.
+    /// Renders the tables.
     pub(crate) fn render(&self) -> String {
         let lines = self.machine.lines().into_iter().chain([self.settings_line()]).chain(self.idle_line());
         let mut text = table::circumstances(lines);
@@ -303,7 +303,7 @@ impl Report {
                 table.add_row([
                     format!("{what}: {}", HumanCount(size)),
                     table::spread(rounds.time(), 2),
-                    // seconds of a million are microseconds of one
+                    // seconds per million events are microseconds per event
                     table::spread(rounds.cpu(1e6), 2),
                     table::spread(rounds.memory(), 1),
                 ]);
@@ -313,7 +313,7 @@ impl Report {
     }
 }
 
-/// The case by which all contestants are compared.
+/// The case that all contestants run.
 pub(crate) const COMPARED: &str = "all contestants";
 
 #[cfg(test)]
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_listed_by_size() {
+    fn growth_is_listed_by_size() {
         let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
         let grown = |what: &str, size, rate| Grown {
             what: what.to_owned(),

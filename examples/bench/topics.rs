@@ -1,4 +1,4 @@
-//! The topics of the measurements: deleted after each, or the broker's disk would be full of them.
+//! The topics of the measurements, which are deleted after each, to save disk space.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Topics {
         Ok(Topics(client.context("create a client")?))
     }
 
-    /// Makes one, unless it is there.
+    /// Creates a topic, unless it exists.
     pub(crate) async fn make(&self, name: &str, partitions: u32) -> anyhow::Result<()> {
         let topic = NewTopic::new(name, i32::try_from(partitions)?, TopicReplication::Fixed(1));
         for made in self.0.create_topics([&topic], &AdminOptions::new()).await? {
@@ -30,7 +30,7 @@ impl Topics {
         Ok(())
     }
 
-    /// Deletes those whose names begin so.
+    /// Deletes the topics with this prefix.
     pub(crate) async fn delete_like(&self, prefix: &str) -> anyhow::Result<()> {
         let metadata = self.0.inner().fetch_metadata(None, ANSWER)?;
         let names = metadata.topics().iter().map(|topic| topic.name());

@@ -1,4 +1,4 @@
-//! The campaign from its first row to the verdict.
+//! Runs the campaign from the first row to the report.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -21,38 +21,38 @@ use crate::proxy::Proxy;
 use crate::reader::Reader;
 use crate::report::{Evidence, Report};
 use crate::services::Services;
-use crate::stage::consumer::Reading;
+use crate::stage::consumer::TopicReader;
 use crate::stage::outbox_table::{committed_rows, topic_of};
-use crate::stage::router::{Decider, Router};
+use crate::stage::router::{AdminCommands, Router};
 use crate::watch::Watch;
 use crate::writers::{self, ALL_TYPES, Ledger, Writers, large};
 
-/// An event that is committed after a fault has to arrive by then, or the campaign ends.
+/// If no event committed after a fault arrives within this time, the campaign ends.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
-/// A deadline without any record, not for all of them.
+/// The end of the campaign gives up waiting for missing events when no record has arrived for this long.
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 const OPENING_ROWS: u64 = 1_000;
-const DECIDES_EVERY: Duration = Duration::from_secs(1);
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Where everything is, and what is to be done.
+/// The servers and options of a campaign.
 pub(crate) struct Setup {
     pub(crate) program: PathBuf,
     pub(crate) folder: PathBuf,
     pub(crate) services: Services,
-    /// Where the programs of Postgres are.
+    /// The folder of the Postgres programs.
     pub(crate) programs: PathBuf,
     pub(crate) brokers: String,
-    /// The listener of the broker that its proxy leads to, and the port where the broker expects that proxy.
+    /// The broker's listener behind the proxy, and the port that the broker advertises for it, which is the proxy's.
     pub(crate) behind_proxy: String,
     pub(crate) proxy_port: u16,
     pub(crate) kinds: Vec<&'static Kind>,
     pub(crate) exactly_once: bool,
-    /// How many routers wait beside the active one.
+    /// The number of standby routers.
     pub(crate) standbys: usize,
-    /// Whether some events cannot be sent by every other router that is started.
+    /// Whether every second router started cannot send some events.
     pub(crate) park: bool,
-    /// From how many bytes of log on a slot that lags is read in bulk; `None`: never.
+    /// The lag in bytes from which the slot is read in bulk; `None`: never.
     pub(crate) bulk_reads: Option<u64>,
     pub(crate) span: Duration,
     pub(crate) rate: u64,
@@ -65,36 +65,36 @@ impl Setup {
     }
 }
 
-/// One fault that happened, and which of the kinds it was.
+/// One injected fault, and the index of its kind.
 pub(crate) type Happened = (usize, Injected);
 
-/// Runs it.
+/// Runs the campaign.
 pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let postgres = setup.services.postgres.clone();
     let client = writers::connect(&postgres).await?;
     writers::create_table(&client).await?;
-    let to_postgres = Proxy::start(0, place_of(&postgres)?).await?;
+    let to_postgres = Proxy::start(0, host_and_port(&postgres)?).await?;
     let to_kafka = Proxy::start(setup.proxy_port, setup.behind_proxy.clone()).await?;
-    let through = postgres.replace(&place_of(&postgres)?, &to_postgres.address().to_string());
+    let through = postgres.replace(&host_and_port(&postgres)?, &to_postgres.address().to_string());
     let timeout = format!("postgres.wal_sender_timeout = \"{}ms\"\n", WAL_SENDER_TIMEOUT.as_millis());
     let kafka = to_kafka.address().to_string();
-    let more = configured(&setup);
+    let more = router_settings(&setup);
     if setup.needs(Need::Authorizer) {
         grant(&setup.services).await?;
     }
     let nameserver = if setup.needs(Need::Nameserver) { Some(Nameserver::start().await?) } else { None };
     let program = match &nameserver {
-        Some(nameserver) => nameserver.in_front_of(&setup.program, &setup.folder)?,
+        Some(nameserver) => nameserver.write_wrapper(&setup.program, &setup.folder)?,
         None => setup.program.clone(),
     };
     let mut router = Router::new(&program, &setup.folder, &through, &kafka, &format!("{timeout}{more}"))?;
     let log = router.with_pipe();
     router.init().await?;
     let reader = Reader::start(&client, &postgres, &setup.folder, &setup.programs).await?;
-    // it does not survive the first restart
+    // it would not survive the first restart of Postgres
     drop(client);
 
-    let mut intake = Intake::start(Reading::begin(&setup.brokers, ALL_TYPES.map(topic_of).to_vec())?);
+    let mut intake = Intake::start(TopicReader::start(&setup.brokers, ALL_TYPES.map(topic_of).to_vec())?);
     let ledger = Arc::new(Ledger::default());
     let mut ground = Ground {
         watch: Watch::start(router.admin(), router.log(), &postgres, SLOT),
@@ -113,20 +113,20 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         lenient: false,
     };
     let progress = Progress::new(setup.span);
-    progress.doing("beginning");
+    progress.doing("starting");
     ground.start_router()?;
-    ground.router.ready().await?;
+    ground.router.wait_until_ready().await?;
     for _ in 0..setup.standbys {
-        let mut standby = ground.router.beside()?;
+        let mut standby = ground.router.sibling()?;
         standby.start()?;
         ground.standbys.push(standby);
     }
     let mut writers = Writers::start(&postgres, &ledger, setup.rate, setup.seed, setup.park);
     large(&postgres, &ledger, OPENING_ROWS, setup.seed).await?;
-    all_topics_are_there(&intake, &mut ground).await?;
+    wait_for_all_topics(&intake, &mut ground).await?;
     let positions = Positions::follow(&setup.brokers)?;
 
-    let decider = ground.router.decider();
+    let retries = ground.router.admin_commands();
     let start = Instant::now();
     let mut happened: Vec<Happened> = Vec::new();
     let mut stopped = None;
@@ -134,18 +134,18 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         let arrived = intake.shared();
         let acts = async {
             for next in Plan::new(setup.seed, setup.kinds.len()) {
-                if start.elapsed() + next.calm > setup.span {
+                if start.elapsed() + next.pause > setup.span {
                     break;
                 }
                 if !next.overlaps && !happened.is_empty() {
-                    progress.doing("the router catches up");
-                    if let Err(error) = catches_up(&mut ground).await {
+                    progress.doing("waiting for the router to catch up");
+                    if let Err(error) = wait_until_caught_up(&mut ground).await {
                         stopped = Some(format!("{error:#}"));
                         break;
                     }
                 }
-                progress.doing("all is well");
-                sleep(next.calm).await;
+                progress.doing("no fault");
+                sleep(next.pause).await;
                 let Some(kind) = setup.kinds.get(next.kind) else { break };
                 progress.doing(kind.name);
                 let injected = kind.inject(&mut ground, next.random).await;
@@ -154,9 +154,9 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                     stopped = Some(format!("{error:#}"));
                     break;
                 }
-                let recovered = recovers(&injected, &intake, &ledger, &mut ground).await;
+                let recovered = wait_for_recovery(&injected, &intake, &ledger, &mut ground).await;
                 let tail = match &recovered {
-                    Ok(after) => format!("{} ms until events flow", after.as_millis()),
+                    Ok(after) => format!("events flow after {} ms", after.as_millis()),
                     Err(error) => format!("{error:#}"),
                 };
                 let what =
@@ -164,8 +164,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 progress.say(&format!("{}{what}; {tail}", kind.name));
                 injected.overlaps = next.overlaps;
                 happened.push((next.kind, injected));
-                intake.is_well().await?;
-                writers.are_well()?;
+                intake.check().await?;
+                writers.check()?;
                 if let Err(error) = recovered {
                     stopped = Some(format!("{error:#}"));
                     break;
@@ -179,20 +179,20 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        let deciding = decide(setup.park.then(|| decider.clone()));
+        let retrying = retry_parked(setup.park.then(|| retries.clone()));
         tokio::select! {
             end = acts => end?,
             () = showing => bail!("the display ended"),
-            () = deciding => bail!("nobody decides any more"),
+            () = retrying => bail!("the retries of parked events ended"),
         }
     }
 
-    progress.doing("the writers end");
+    progress.doing("waiting for the writers to end");
     writers.finish().await?;
     let end = Instant::now();
-    progress.doing("everything arrives");
+    progress.doing("waiting for the last events");
     if setup.park && stopped.is_none() {
-        // a standby of the strict configuration must not take over now
+        // no standby may take over now: it could not send every event
         for mut standby in std::mem::take(&mut ground.standbys) {
             standby.stop().await?;
         }
@@ -200,27 +200,27 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         ground.lenient = false;
         ground.start_router()?;
     }
-    let mut deciding = tokio::spawn(decide(setup.park.then_some(decider)));
-    // one that does not recover may yet catch up; one that has ended by itself has said so
-    let rest = everything_arrives(&intake, &ledger, &mut ground).await;
+    let mut retrying = tokio::spawn(retry_parked(setup.park.then_some(retries)));
+    // a router that did not recover in time may still catch up; one that ended by itself was reported above
+    let rest = wait_for_all_events(&intake, &ledger, &mut ground).await;
     stopped = stopped.or_else(|| rest.err().map(|error| format!("{error:#}")));
-    deciding.abort();
-    // it has been told to end
-    let _ = (&mut deciding).await;
+    retrying.abort();
+    // it always fails with a cancellation
+    let _ = (&mut retrying).await;
     if stopped.is_none() {
         for router in ground.standbys.iter_mut().chain([&mut ground.router]) {
             router.stop().await?;
         }
     }
-    progress.doing("the records are read to their end");
+    progress.doing("reading the last records");
     let arrivals = intake.finish()?;
-    progress.doing("the independent reader reads to the end of the log");
+    progress.doing("waiting for the independent reader");
     let client = writers::connect(&postgres).await?;
     let committed = reader.finish(&client).await?;
     progress.doing("comparing");
     let table = committed_rows(&client).await?;
     let table: Option<Vec<Event>> = table.iter().map(Event::of_row).collect();
-    let table = table.context("the table holds an id that is no uuid")?;
+    let table = table.context("an id in the table is not a uuid")?;
     let seen = ground.watch.finish();
     let written = std::mem::take(&mut *ledger.lock());
     let positions = positions.finish()?;
@@ -237,7 +237,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         happened,
         stopped,
         written,
-        log: log.said(),
+        log: log.summary(),
         committed,
         table,
         arrivals,
@@ -247,8 +247,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     }))
 }
 
-/// What the router's configuration has besides.
-fn configured(setup: &Setup) -> String {
+/// The lines of the router's configuration that depend on the campaign's options.
+fn router_settings(setup: &Setup) -> String {
     let mode = if setup.exactly_once { "exactly-once" } else { "at-least-once" };
     let park = if setup.park {
         format!("dead_letters.policy = \"park\"\nkafka.\"message.max.bytes\" = {STRICT}\n")
@@ -270,39 +270,39 @@ fn configured(setup: &Setup) -> String {
     format!("delivery.mode = \"{mode}\"\n{park}{bulk_reads}{login}")
 }
 
-/// Has what is parked sent again, for ever.
-async fn decide(decider: Option<Decider>) {
-    let Some(decider) = decider else { return std::future::pending().await };
+/// Retries all parked events at intervals, without end.
+async fn retry_parked(commands: Option<AdminCommands>) {
+    let Some(commands) = commands else { return std::future::pending().await };
     loop {
-        sleep(DECIDES_EVERY).await;
-        // Postgres may be away; there is a next time
-        let _ = decider.runs(&["dead-letters", "retry", "--all"]).await;
+        sleep(RETRY_EVERY).await;
+        // it fails while Postgres is down
+        let _ = commands.run(&["dead-letters", "retry", "--all"]).await;
     }
 }
 
-/// Host and port of a URL.
-fn place_of(url: &str) -> anyhow::Result<String> {
+/// The host and port of a Postgres URL.
+fn host_and_port(url: &str) -> anyhow::Result<String> {
     let config: tokio_postgres::Config = url.parse().context("the URL of Postgres")?;
     match (config.get_hosts().first(), config.get_ports().first()) {
         (Some(tokio_postgres::config::Host::Tcp(host)), Some(port)) => Ok(format!("{host}:{port}")),
-        _ => bail!("the URL of Postgres has to name a host and a port"),
+        _ => bail!("the URL of Postgres needs a host and a port"),
     }
 }
 
-async fn all_topics_are_there(intake: &Intake, ground: &mut Ground) -> anyhow::Result<()> {
+async fn wait_for_all_topics(intake: &Intake, ground: &mut Ground) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while ALL_TYPES.iter().any(|kind| intake.arrived().count(&topic_of(kind)) == 0) {
-        ground.router.still_runs()?;
+        ground.router.check_running()?;
         if Instant::now() > deadline {
-            bail!("no event arrives, though nothing has been broken yet");
+            bail!("no event arrives, even before the first fault");
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
     Ok(())
 }
 
-/// Waits for the first event that was committed after the fault; returns how long after its end it arrived.
-async fn recovers(
+/// Waits for the first event committed after the fault began; returns how long after the end of the fault it arrived.
+async fn wait_for_recovery(
     injected: &Injected,
     intake: &Intake,
     ledger: &Ledger,
@@ -315,32 +315,32 @@ async fn recovers(
         if let Some(at) = first {
             return Ok(at.saturating_duration_since(injected.back));
         }
-        ground.router.still_runs()?;
+        ground.router.check_running()?;
         if Instant::now() > deadline {
-            bail!("no event has arrived {} s after the fault was over", RECOVERS_WITHIN.as_secs());
+            bail!("no event arrived within {} s after the fault", RECOVERS_WITHIN.as_secs());
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 
-/// Waits until all is acknowledged and remembered that was in the log when it began to: what comes twice has come then.
-async fn catches_up(ground: &mut Ground) -> anyhow::Result<()> {
+/// Waits until the router's position and checkpoint have passed the present end of the log. Every repetition has arrived then.
+async fn wait_until_caught_up(ground: &mut Ground) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let end = ground.watch.end_of_log();
-    while ground.watch.remembered() < end {
+    while ground.watch.checkpointed() < end {
         ground.find_active().await?;
-        ground.router.still_runs()?;
+        ground.router.check_running()?;
         if Instant::now() > deadline {
-            bail!("the router has not caught up {} s after the fault was over", RECOVERS_WITHIN.as_secs());
+            bail!("the router did not catch up within {} s after the fault", RECOVERS_WITHIN.as_secs());
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
     Ok(())
 }
 
-/// Waits until every committed event was read, and gives up only when nothing more arrives; what is missing then is for the
-/// judgement to name.
-async fn everything_arrives(intake: &Intake, ledger: &Ledger, ground: &mut Ground) -> anyhow::Result<()> {
+/// Waits until every committed event was read, and gives up only when no more records arrive. The judgement then names the
+/// missing events.
+async fn wait_for_all_events(intake: &Intake, ledger: &Ledger, ground: &mut Ground) -> anyhow::Result<()> {
     let mut missing: HashSet<Id> = ledger.lock().committed.keys().copied().collect();
     let mut looked_at = 0;
     let mut last_arrival = Instant::now();
@@ -358,7 +358,7 @@ async fn everything_arrives(intake: &Intake, ledger: &Ledger, ground: &mut Groun
         if missing.is_empty() || last_arrival.elapsed() > NOTHING_ARRIVES_FOR {
             return Ok(());
         }
-        ground.router.still_runs()?;
-        sleep(LOOK_EVERY).await;
+        ground.router.check_running()?;
+        sleep(POLL_EVERY).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What the independent reader wrote, back to rows: the text that Postgres's own `test_decoding` makes of an insert.
+//! Parses the inserts that `test_decoding` wrote for the independent reader.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,15 @@ use crate::stage::outbox_table::Row;
 
 const INSERT: &str = "table public.outbox: INSERT: ";
 
-/// The outbox row that a line tells of; `None` if it tells of something else.
+/// The outbox row that a line inserts; `None` for any other line.
 ///
 /// # Errors
-/// It begins like one and cannot be read.
+/// The line is an insert into the outbox that cannot be parsed.
 pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
     let Some(columns) = line.strip_prefix(INSERT) else { return Ok(None) };
-    let columns = columns_of(columns).with_context(|| format!("an insert that cannot be read: {line}"))?;
+    let columns = columns_of(columns).with_context(|| format!("cannot parse the insert: {line}"))?;
     let text = |name: &str| columns.get(name).cloned().flatten();
-    let needed = |name: &str| text(name).with_context(|| format!("an insert without {name}: {line}"));
+    let needed = |name: &str| text(name).with_context(|| format!("no column {name} in the insert: {line}"));
     let payload = text("payload");
     let value: Value = serde_json::from_str(payload.as_deref().unwrap_or_default()).unwrap_or_default();
     Ok(Some(Row {
@@ -31,12 +31,12 @@ pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
     }))
 }
 
-/// `name[type]:value name[type]:'value' ...`; a quote within a value is doubled.
+/// Parses `name[type]:value name[type]:'value' ...`, where quotes within a value are doubled.
 fn columns_of(mut rest: &str) -> anyhow::Result<HashMap<&str, Option<String>>> {
     let mut columns = HashMap::new();
     while !rest.is_empty() {
-        let (name, after) = rest.split_once('[').context("a column without a type")?;
-        let (_, after) = after.split_once("]:").context("a type without an end")?;
+        let (name, after) = rest.split_once('[').context("a column has no type")?;
+        let (_, after) = after.split_once("]:").context("the type of a column has no closing bracket")?;
         let (value, after) = match after.strip_prefix('\'') {
             Some(quoted) => {
                 let (text, after) = unquoted(quoted)?;
@@ -57,7 +57,7 @@ fn columns_of(mut rest: &str) -> anyhow::Result<HashMap<&str, Option<String>>> {
 fn unquoted(mut rest: &str) -> anyhow::Result<(String, &str)> {
     let mut text = String::new();
     loop {
-        let Some((part, after)) = rest.split_once('\'') else { bail!("a quote is not closed") };
+        let Some((part, after)) = rest.split_once('\'') else { bail!("a value has no closing quote") };
         text.push_str(part);
         match after.strip_prefix('\'') {
             Some(more) => {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_insert_is_read_with_quotes_nulls_and_columns_that_came_later() {
+    fn parses_inserts_with_quotes_nulls_and_added_columns() {
         let line = "table public.outbox: INSERT: id[uuid]:'00000000-0000-0000-0000-000000000001' \
                     aggregate_type[text]:'order' aggregate_id[text]:'order-''1'' [x]:' event_type[text]:'' \
                     payload[jsonb]:'{\"note\": \"it''s\", \"sequence\": 7}' headers[jsonb]:'{}' \
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_has_no_payload() {
+    fn null_payload_is_parsed_as_none() {
         let line = "table public.outbox: INSERT: id[uuid]:'1' aggregate_type[text]:'a' aggregate_id[text]:'b' \
                     event_type[text]:'c' payload[jsonb]:null headers[jsonb]:'{}'";
         assert_eq!(row_of(line).unwrap().unwrap().payload, None);
     }
 
     #[test]
-    fn other_lines_are_passed_over_and_torn_ones_are_not() {
+    fn skips_other_lines_and_rejects_incomplete_inserts() {
         for line in ["BEGIN 7", "COMMIT 7", "table public.outbox: DELETE: (no-tuple-data)", ""] {
             assert_eq!(row_of(line).unwrap(), None);
         }

@@ -1,5 +1,4 @@
-//! An event, as it was committed and as it arrived: small, so that a campaign of hours fits into memory. What the two must
-//! agree in is kept as hashes.
+//! An event as it was committed and as it arrived. Contents are stored as hashes, so that a campaign of hours fits into memory.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
@@ -7,18 +6,18 @@ use std::time::Instant;
 use crate::stage::consumer::Received;
 use crate::stage::outbox_table::Row;
 
-/// The header of what is sent again on purpose.
+/// The header of records that a replay repeats.
 pub(crate) const REPLAY: &str = "outbox-router-replay";
 
 /// The `id` of an event.
 pub(crate) type Id = u128;
 
-/// A uuid's number.
+/// The number of a uuid.
 pub(crate) fn id_of(text: &str) -> Option<Id> {
     Id::from_str_radix(&text.replace('-', ""), 16).ok()
 }
 
-/// Hashes of what has to arrive as it was committed.
+/// Hashes of the parts that must arrive as they were committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Content {
     topic: u64,
@@ -54,7 +53,7 @@ impl Content {
         }
     }
 
-    /// In what two differ, if they do.
+    /// The first part in which two contents differ.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let parts = [
             ("topic", self.topic == other.topic),
@@ -77,7 +76,7 @@ fn hash(what: &impl Hash) -> u64 {
 pub(crate) struct Event {
     pub(crate) id: Id,
     pub(crate) aggregate: Box<str>,
-    /// Its number within its aggregate, from 1 on without a gap.
+    /// Its number within its aggregate, from 1 without a gap.
     pub(crate) sequence: i64,
     pub(crate) content: Content,
 }
@@ -96,16 +95,16 @@ impl Event {
 /// A record in a topic.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
-    /// `None`: it has no header `id` that is a uuid.
+    /// `None`: it has no `id` header, or the header is not a uuid.
     pub(crate) id: Option<Id>,
-    /// A number for the topic, in the order in which topics were met.
+    /// The index of the topic, by first arrival.
     pub(crate) topic: usize,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
     pub(crate) content: Content,
-    /// What it bears if it says that it is sent again because somebody asked for it.
+    /// The value of its replay header.
     pub(crate) mark: Option<Box<str>>,
-    /// When the consumer had it.
+    /// When the consumer received it.
     pub(crate) at: Instant,
 }
 
@@ -142,7 +141,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The record that the row has to become.
+    /// The record that the router has to send for the row.
     pub(crate) fn record(row: &Row, offset: i64, arrived: Instant) -> Received {
         let header = |name: &str, value: &str| (name.to_owned(), Some(value.as_bytes().to_vec()));
         Received {
@@ -163,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_differs_from_its_row_in_whatever_was_altered() {
+    fn difference_names_altered_part() {
         type Alteration = fn(&mut Received);
         let row = row("a", 1);
         let committed = Content::of_row(&row);

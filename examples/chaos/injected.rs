@@ -1,48 +1,48 @@
-//! What a fault leaves behind for the judgement.
+//! What is recorded of an injected fault, for the judgement.
 
 use std::time::{Duration, Instant};
 
-/// One fault that happened.
+/// One injected fault.
 #[derive(Debug, Clone)]
 pub(crate) struct Injected {
     pub(crate) began: Instant,
-    /// When the last server was back, the router started again or the network clear.
+    /// When it was over: the last server was back, the router restarted, or the network restored.
     pub(crate) back: Instant,
-    /// What the router had to go on from.
+    /// From what the router had to resume.
     pub(crate) left: Left,
-    /// Whether a session that it ended can have left a request on the way to the broker.
+    /// Whether a session that it ended may have left a request in flight to the broker.
     pub(crate) on_its_way: bool,
-    /// How late the broker's answers were, if it did not answer as ever.
+    /// The additional delay of the broker's answers; `None`: it answered normally.
     pub(crate) broker_late: Option<Duration>,
-    /// What was to be sent again on purpose.
+    /// A replay that was requested.
     pub(crate) asked: Option<Asked>,
-    /// From when to when nothing that was committed in that time may arrive: a standby that is waited for lacked it.
+    /// A period in which events committed in it must not arrive, because a synchronized standby lacks them.
     pub(crate) withheld: Option<(Instant, Instant)>,
-    /// What a reason has to contain that is given while it lasts.
+    /// Texts that a reason given during the fault has to contain.
     pub(crate) names: &'static [&'static str],
-    /// By when after it events have to flow, if a minute is too long.
+    /// The longest time until events flow again, where a minute is too long.
     pub(crate) recovers_within: Option<Duration>,
     /// Whether it began before the router had caught up after the fault before it.
     pub(crate) overlaps: bool,
-    /// Its choices, for people.
+    /// A description of its parameters for the progress display.
     pub(crate) what: String,
 }
 
-/// What of the router was left.
+/// What the router resumes from after a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The process, and what it knows.
+    /// The same process, with its state in memory.
     Process,
-    /// Nothing but the position in Kafka.
+    /// Only the checkpoint in Kafka.
     Position { died: Instant, restarted: Instant },
 }
 
-/// Somebody went back to a bookmark.
+/// A replay: the slot was reset to a bookmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// What each record that is sent again for it says in its header.
+    /// The value of the replay header of each repeated record.
     pub(crate) mark: String,
-    /// When the bookmark had been made, and when the way back to it began.
+    /// When the bookmark had been created, and when the reset to it began.
     pub(crate) from: Instant,
     pub(crate) to: Instant,
 }

@@ -1,4 +1,4 @@
-//! The consumer's records as they come: kept small, counted, and looked through for the first sign of life after a fault.
+//! Takes the consumer's records as they arrive, reduces them to what is compared, and counts them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::event::{Arrival, Id};
-use crate::stage::consumer::Reading;
+use crate::stage::consumer::TopicReader;
 
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// Everything that has arrived.
+/// All records that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) records: Vec<Arrival>,
@@ -21,7 +21,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// How many records a topic has got.
+    /// The number of records that arrived in a topic.
     pub(crate) fn count(&self, topic: &str) -> u64 {
         self.counts.get(topic).copied().unwrap_or_default()
     }
@@ -39,7 +39,8 @@ impl Arrived {
     }
 }
 
-/// When the first record that was committed at or after `began` arrived at or after `back`. `records`: as they have arrived.
+/// When the first record that was committed at or after `began` arrived at or after `back`. `records` are in the order of
+/// arrival.
 pub(crate) fn first_after(
     records: &[Arrival],
     began: Instant,
@@ -52,15 +53,15 @@ pub(crate) fn first_after(
     later.find(|arrival| arrival.id.as_ref().is_some_and(is_new)).map(|arrival| arrival.at)
 }
 
-/// The consumer at work. Dropped, it ends.
+/// The running consumer; dropping it ends it.
 pub(crate) struct Intake {
     arrived: Arc<Mutex<Arrived>>,
-    reading: Arc<Mutex<Option<Reading>>>,
+    reading: Arc<Mutex<Option<TopicReader>>>,
     task: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Intake {
-    pub(crate) fn start(reading: Reading) -> Self {
+    pub(crate) fn start(reading: TopicReader) -> Self {
         let arrived = Arc::new(Mutex::new(Arrived::default()));
         let reading = Arc::new(Mutex::new(Some(reading)));
         let (into, from) = (Arc::clone(&arrived), Arc::clone(&reading));
@@ -70,7 +71,7 @@ impl Intake {
                     Some(reading) => take(reading, &mut lock(&into))?,
                     None => return Ok(()),
                 }
-                sleep(LOOK_EVERY).await;
+                sleep(POLL_EVERY).await;
             }
         });
         Intake { arrived, reading, task }
@@ -85,15 +86,15 @@ impl Intake {
     }
 
     /// # Errors
-    /// It has ended by itself.
-    pub(crate) async fn is_well(&mut self) -> anyhow::Result<()> {
+    /// The consumer ended by itself.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
         if self.task.is_finished() {
             (&mut self.task).await??;
         }
         Ok(())
     }
 
-    /// Reads to the end of every partition, and returns all records. Call it when nobody writes any more.
+    /// Reads to the end of every partition, and returns all records. Call it after the last writer has ended.
     pub(crate) fn finish(self) -> anyhow::Result<Vec<Arrival>> {
         let mut records = Vec::new();
         if let Some(reading) = lock(&self.reading).take() {
@@ -113,7 +114,7 @@ impl Drop for Intake {
     }
 }
 
-fn take(reading: &mut Reading, arrived: &mut Arrived) -> anyhow::Result<()> {
+fn take(reading: &mut TopicReader, arrived: &mut Arrived) -> anyhow::Result<()> {
     let mut records = Vec::new();
     reading.take(&mut records)?;
     for received in records {

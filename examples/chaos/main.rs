@@ -1,9 +1,9 @@
-//! The campaign: writers, the router, a consumer, an independent reader, and faults of all kinds at random times; then what
-//! was committed is compared with what arrived.
+//! The fault campaign: runs writers, the router, a consumer and an independent reader of the log, and injects faults at random
+//! times. At the end it compares what was committed with what arrived.
 //!
-//! `scripts/chaos` brings up the servers and runs it; its `--help` says the rest.
+//! `scripts/chaos` starts the servers and runs this program; see its `--help`.
 
-mod accounts;
+mod admin_probe;
 mod allowance;
 mod campaign;
 mod decode;
@@ -21,7 +21,7 @@ mod proxy;
 mod reader;
 mod report;
 mod services;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 mod standstill;
@@ -42,121 +42,121 @@ use crate::faults::{KINDS, Kind, Need};
 use crate::services::Services;
 use crate::stage::program;
 
-/// Breaks servers, network and the router itself at random while rows are written, and compares what arrived with what was
+/// Breaks the servers, the network and the router at random while rows are written, and compares what arrived with what was
 /// committed.
 ///
-/// Exit code 0: nothing was lost, reordered or outside of what is allowed, and nothing stood still without a reason. 1:
-/// something did, or it could not be done.
+/// Exit code 0: nothing was lost or reordered, duplicates were within the allowance, and every standstill had a reason. 1: one of
+/// these failed, or the campaign could not be run.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Postgres, with rights to create tables and slots; nothing else has run there
+    /// URL of a Postgres that nothing else has used, with rights to create tables and slots
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true, default_value = "")]
     postgres: String,
 
-    /// Where the programs of Postgres are
+    /// Folder of the Postgres programs
     #[arg(long, env = "TEST_POSTGRES_BIN", default_value = ".")]
     postgres_programs: PathBuf,
 
-    /// Kafka
+    /// Bootstrap servers of Kafka
     #[arg(long, env = "TEST_KAFKA", default_value = "")]
     kafka: String,
 
-    /// The broker's listener for the proxy
+    /// Address of the broker's listener that the proxy connects to
     #[arg(long, env = "TEST_KAFKA_EXTRA", default_value = "")]
     kafka_behind_proxy: String,
 
-    /// Where the broker says that this listener is
+    /// Port that the broker advertises for that listener: the proxy's
     #[arg(long, default_value_t = 0)]
     kafka_proxy_port: u16,
 
-    /// Where the broker writes what it says
+    /// Log file of the broker
     #[arg(long, env = "TEST_KAFKA_LOG", default_value = ".")]
     kafka_log: PathBuf,
 
-    /// Kafka's own tools
+    /// Classpath of Kafka's command-line tools
     #[arg(long, env = "TEST_KAFKA_CLASSPATH", default_value = "")]
     kafka_classpath: String,
 
-    /// The instance with the standby that synchronized_standby_slots names
+    /// Instance of the Postgres standby that synchronized_standby_slots names
     #[arg(long)]
     standby: Option<String>,
 
-    /// What ends and starts the servers
+    /// Script that stops and starts the servers
     #[arg(long, default_value = "scripts/services")]
     services: PathBuf,
 
-    /// Whose servers they are
+    /// Instance of that script
     #[arg(long, default_value = "chaos")]
     instance: String,
 
-    /// How long faults are injected
+    /// How long to inject faults
     #[arg(long, default_value_t = 2.0)]
     minutes: f64,
 
-    /// Rows a second that are committed, besides large transactions
+    /// Rows committed per second, besides large transactions
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
 
-    /// Makes the same choices again
+    /// Makes the same choices as an earlier run with this seed
     #[arg(long)]
     seed: Option<u64>,
 
-    /// Only these kinds of faults; by default all that do not come on request only
+    /// Only these kinds of faults; default: all except those on request
     #[arg(long, value_delimiter = ',', value_parser = kind)]
     faults: Vec<&'static Kind>,
 
-    /// Says what kinds there are
+    /// Lists the kinds of faults
     #[arg(long)]
     list: bool,
 
-    /// Says what servers and settings the chosen kinds need, a line for each
+    /// Lists what servers and settings the chosen kinds need, a line for each
     #[arg(long)]
     needs: bool,
 
-    /// Leaves out the kinds that need this
+    /// Leaves out the kinds with this need
     #[arg(long, value_name = "NEED")]
     without: Vec<String>,
 
-    /// What the router promises
+    /// Delivery mode of the router
     #[arg(long, default_value = "at-least-once", value_parser = ["at-least-once", "exactly-once"])]
     mode: String,
 
-    /// So many routers wait beside the active one, all the time
+    /// Number of standby routers
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=5))]
     standbys: u8,
 
-    /// Some events cannot be sent by every other router that is started: they are parked, and sent again
+    /// Every second router started cannot send some events: it parks them, and the next one sends them
     #[arg(long)]
     park: bool,
 
-    /// A slot that lags by more than so many bytes of log is read in bulk; 1: it goes over and back all the time
+    /// Reads a slot in bulk if it lags by more than this; with 1 the router switches all the time
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bulk_reads: Option<u64>,
 
-    /// Prints JSON
+    /// Prints the report as JSON
     #[arg(long)]
     json: bool,
 
-    /// Draws the campaign into this file, as SVG
+    /// Draws the campaign to this file, as SVG
     #[arg(long)]
     picture: Option<PathBuf>,
 
-    /// The other way round: exit code 0 only if a guarantee did not hold, for a router that was broken on purpose
+    /// Inverts the exit code, for a router that is broken on purpose: 0 only if a guarantee was violated
     #[arg(long)]
     must_find: bool,
 
-    /// The router; by default the one that was built with this program
+    /// Router to test; default: the one built with this program
     #[arg(long)]
     router: Option<PathBuf>,
 
-    /// For settings, logs and the report
+    /// Folder for configuration, logs and the report
     #[arg(long, default_value = ".services/chaos/campaign")]
     folder: PathBuf,
 }
 
 fn kind(name: &str) -> Result<&'static Kind, String> {
     let found = KINDS.iter().find(|kind| kind.name == name);
-    found.ok_or_else(|| "there is no such kind of fault; --list names them".to_owned())
+    found.ok_or_else(|| "unknown kind of fault; --list shows all kinds".to_owned())
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -169,7 +169,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or_default();
         let lines: Vec<String> = KINDS
             .iter()
-            .map(|kind| format!("{:width$}  {}{}\n", kind.name, kind.what, kind.need.told()))
+            .map(|kind| format!("{:width$}  {}{}\n", kind.name, kind.what, kind.need.note()))
             .collect();
         terminal::print(&lines.concat())?;
         return Ok(ExitCode::SUCCESS);
@@ -187,14 +187,14 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if !cli.park {
         kinds.retain(|kind| kind.need != Need::Parking);
     }
-    // with standbys each end of a router is one
+    // with standbys, every end of a router is a handover
     kinds.retain(|kind| cli.standbys == 0 || kind.name != "router-handover");
-    anyhow::ensure!(!kinds.is_empty(), "none of these kinds of faults can be tried here");
-    eprintln!("--seed {seed} makes the same choices again; {} kinds of faults", kinds.len());
+    anyhow::ensure!(!kinds.is_empty(), "none of these kinds of faults can be injected here");
+    eprintln!("{} kinds of faults; --seed {seed} makes the same choices again", kinds.len());
     let setup = Setup {
         program: match cli.router {
             Some(program) => program,
-            None => program::router_beside()?,
+            None => program::built_router()?,
         },
         folder: cli.folder.clone(),
         services: Services {

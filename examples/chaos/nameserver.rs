@@ -1,4 +1,4 @@
-//! A name server that knows one address for every name, and may take long to say so.
+//! A name server that resolves every name to this machine, and can be made slow.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// How long an answer takes while it is slow.
+/// How long an answer takes while the server is slow.
 pub(crate) const LATE: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The header of a message.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// The length of a message's header.
 const HEADER: usize = 12;
-/// The address record, as the number of its type.
+/// The record type A.
 const A: [u8; 2] = [0, 1];
 
-/// At work until dropped.
+/// Answers until it is dropped.
 pub(crate) struct Nameserver {
     address: SocketAddr,
     slow: Arc<AtomicBool>,
@@ -29,22 +29,22 @@ pub(crate) struct Nameserver {
 }
 
 impl Nameserver {
-    /// Answers on port 53, which resolvers cannot be talked out of, of an address of its own.
+    /// Starts it on port 53, because resolv.conf names no port, and on an address of its own.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let [_, _, high, low] = process::id().to_be_bytes();
-        Self::on(Ipv4Addr::new(127, 53, high, low), 53).await
+        Self::bind(Ipv4Addr::new(127, 53, high, low), 53).await
     }
 
-    async fn on(address: Ipv4Addr, port: u16) -> anyhow::Result<Self> {
+    async fn bind(address: Ipv4Addr, port: u16) -> anyhow::Result<Self> {
         let socket = UdpSocket::bind((address, port)).await;
-        let socket = Arc::new(socket.with_context(|| format!("answer for names on {address}:{port}"))?);
+        let socket = Arc::new(socket.with_context(|| format!("listen for DNS queries on {address}:{port}"))?);
         let address = socket.local_addr()?;
         let (slow, waiting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (is_slow, counted) = (Arc::clone(&slow), Arc::clone(&waiting));
         let task = tokio::spawn(async move {
             let mut query = [0; 512];
             loop {
-                // what could not be received is a packet that got lost
+                // as if the packet was lost
                 let Ok((length, from)) = socket.recv_from(&mut query).await else { continue };
                 let Some(answer) = query.get(..length).and_then(answer) else { continue };
                 let (socket, counted) = (Arc::clone(&socket), Arc::clone(&counted));
@@ -60,24 +60,24 @@ impl Nameserver {
         Ok(Nameserver { address, slow, waiting, task })
     }
 
-    pub(crate) fn slow(&self, slow: bool) {
+    pub(crate) fn set_slow(&self, slow: bool) {
         self.slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Waits until every question has its answer.
+    /// Waits until all queries are answered.
     pub(crate) async fn all_answered(&self) {
         while self.waiting.load(Ordering::Relaxed) > 0 {
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
         }
     }
 
-    /// Writes a program that runs `program` with this name server and no other: in a mount namespace of its own.
-    pub(crate) fn in_front_of(&self, program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    /// Writes a script that runs `program` in its own mount namespace, with this name server as the only one.
+    pub(crate) fn write_wrapper(&self, program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         let folder = std::path::absolute(folder)?;
         let program = std::path::absolute(program)?;
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let resolver = folder.join("resolv.conf");
-        // longer than the slowest answer takes
+        // a longer timeout than the slowest answer takes
         let text = format!("nameserver {}\noptions timeout:30 attempts:1\n", self.address.ip());
         fs::write(&resolver, text).with_context(|| format!("write {}", resolver.display()))?;
         let script = folder.join("router-with-nameserver");
@@ -88,7 +88,8 @@ impl Nameserver {
         );
         fs::write(&script, text).with_context(|| format!("write {}", script.display()))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&script, mode).with_context(|| format!("make {} a program", script.display()))?;
+        fs::set_permissions(&script, mode)
+            .with_context(|| format!("make {} executable", script.display()))?;
         Ok(script)
     }
 }
@@ -99,11 +100,11 @@ impl Drop for Nameserver {
     }
 }
 
-/// The answer to a question for an address: this machine. To any other question: there is nothing. RFC 1035, section 4.
+/// The answer to a query: this machine for type A, no record for any other type (RFC 1035, section 4).
 fn answer(query: &[u8]) -> Option<Vec<u8>> {
     let (header, question) = query.split_at_checked(HEADER)?;
     let mut end = 0;
-    // the labels of a name, each with its length before it
+    // the labels of the name, each preceded by its length
     while let length @ 1.. = *question.get(end)? {
         end += usize::from(length) + 1;
     }
@@ -111,11 +112,11 @@ fn answer(query: &[u8]) -> Option<Vec<u8>> {
     let question = question.get(..end + 5)?;
     let found = kind == A;
     let mut answer = header.get(..2)?.to_vec();
-    // an answer without an error, recursion available; one question, and one record or none
+    // no error, recursion available, one question, and one record or none
     answer.extend([0x81, 0x80, 0, 1, 0, u8::from(found), 0, 0, 0, 0]);
     answer.extend(question);
     if found {
-        // the name of the question, its type, the class of the internet, kept for no time, four bytes
+        // a pointer to the name in the question, type A, class IN, TTL 0, four bytes
         answer.extend([0xc0, HEADER as u8, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
         answer.extend(Ipv4Addr::LOCALHOST.octets());
     }
@@ -131,7 +132,7 @@ mod tests {
     const QUERY: &[u8] = b"\x12\x34\x01\x00\0\x01\0\0\0\0\0\0\x06broker\x07invalid\0\0\x01\0\x01";
 
     #[test]
-    fn a_name_has_one_address_and_what_is_no_question_has_no_answer() {
+    fn answers_type_a_only_and_ignores_malformed_queries() {
         let reply = answer(QUERY).unwrap();
         assert_eq!(reply[..12], *b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0");
         assert!(reply.ends_with(&[127, 0, 0, 1]));
@@ -146,13 +147,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_one_lets_the_resolver_wait() {
-        let server = Nameserver::on(Ipv4Addr::LOCALHOST, 0).await.unwrap();
+    async fn slow_server_delays_answer() {
+        let server = Nameserver::bind(Ipv4Addr::LOCALHOST, 0).await.unwrap();
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut reply = [0; 512];
         socket.send_to(QUERY, server.address).await.unwrap();
         socket.recv(&mut reply).await.unwrap();
-        server.slow(true);
+        server.set_slow(true);
         socket.send_to(QUERY, server.address).await.unwrap();
         assert!(timeout(Duration::from_millis(200), socket.recv(&mut reply)).await.is_err());
         assert_eq!(server.waiting.load(Ordering::Relaxed), 1);

@@ -1,19 +1,19 @@
-//! The campaign as a picture: events committed and arrived, second by second, and when each fault was at work.
+//! Draws the campaign: events committed and arrived per second, and the faults.
 
 use std::fmt::Write;
 
 use crate::report::Report;
 
 const WIDTH: f64 = 1000.0;
-/// For the names of the last faults, which lean that way.
+/// Space for the slanted names of the last faults.
 const RIGHT: f64 = 90.0;
 const LEFT: f64 = 46.0;
-/// Above it stand the faults' names.
+/// Space for the faults' names.
 const TOP: f64 = 150.0;
 const HEIGHT: f64 = 180.0;
 const BOTTOM: f64 = 34.0;
 
-/// The SVG. What arrives after an outage is far more than a second's rows: the scale ends where most seconds do.
+/// Draws an SVG. The scale fits ordinary seconds; the peaks after outages are cut off.
 pub(crate) fn draw(report: &Report) -> String {
     let timeline = report.timeline();
     let end = report.evidence.end.duration_since(report.evidence.start).as_secs_f64().max(1.0);
@@ -22,7 +22,7 @@ pub(crate) fn draw(report: &Report) -> String {
     let y = |count: u64| TOP + HEIGHT * (1.0 - (count as f64 / highest as f64).min(1.0));
     let mut svg = String::new();
     let (canvas, height) = (WIDTH + RIGHT, TOP + HEIGHT + BOTTOM);
-    // a String takes everything
+    // writing to a String cannot fail
     let _ = write!(
         svg,
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {canvas} {height}" font-family="sans-serif" font-size="11">
@@ -61,8 +61,8 @@ pub(crate) fn draw(report: &Report) -> String {
         r##"<path d="M{LEFT} {TOP}V{base}H{WIDTH}" fill="none" stroke="#888"/>
 <text x="{:.0}" y="{:.0}" text-anchor="end">{highest}</text>
 <text x="{:.0}" y="{base}" text-anchor="end">0</text>
-<text x="{LEFT}" y="{:.0}" fill="#1f3b57">events committed a second</text>
-<text x="{:.0}" y="{:.0}" fill="#b8860b">events arrived a second, the first time; more than {highest} are cut off</text>
+<text x="{LEFT}" y="{:.0}" fill="#1f3b57">events committed per second</text>
+<text x="{:.0}" y="{:.0}" fill="#b8860b">first arrivals of events per second; more than {highest} are cut off</text>
 <text x="{:.0}" y="{:.0}" text-anchor="end">{end:.0} s</text>
 </svg>
 "##,
@@ -78,7 +78,7 @@ pub(crate) fn draw(report: &Report) -> String {
     svg
 }
 
-/// Four times what is committed in most seconds, in full hundreds.
+/// Four times the median of the events committed per second, rounded up to hundreds.
 fn scale(timeline: &[(u64, [u64; 2])]) -> u64 {
     let mut committed: Vec<u64> = timeline.iter().map(|(_, [committed, _])| *committed).collect();
     committed.sort_unstable();

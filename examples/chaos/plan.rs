@@ -1,4 +1,4 @@
-//! What happens when: decided by the seed alone.
+//! The order and times of the faults, which depend only on the seed.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-/// How long all may be well between two faults.
-const CALM: std::ops::Range<u64> = 300..1800;
+/// Time between two faults, in milliseconds.
+const PAUSE_MS: std::ops::Range<u64> = 300..1800;
 
-/// One fault in so many comes while what the one before it has held up is still being sent.
-const OVERLAPS: u32 = 4;
+/// One fault in this many begins before the router has caught up after the previous one.
+const OVERLAP_ONE_IN: u32 = 4;
 
 /// The next fault.
 #[derive(Debug)]
 pub(crate) struct Next {
-    /// Which of the kinds.
+    /// The index of its kind.
     pub(crate) kind: usize,
     /// How long to wait before it.
-    pub(crate) calm: Duration,
-    /// Whether the router need not have caught up before.
+    pub(crate) pause: Duration,
+    /// Whether to inject it before the router has caught up.
     pub(crate) overlaps: bool,
-    /// For its own choices.
+    /// For the fault's own choices.
     pub(crate) random: StdRng,
 }
 
-/// The faults, one after the other, without end. Each kind comes once before any comes twice.
+/// An endless sequence of faults. Each kind comes once before any comes twice.
 #[derive(Debug)]
 pub(crate) struct Plan {
     kinds: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The same `seed` and number of kinds make the same plan.
+    /// The same `seed` and number of kinds yield the same plan.
     pub(crate) fn new(seed: u64, kinds: usize) -> Self {
         Plan { kinds, random: StdRng::seed_from_u64(seed), round: Vec::new() }
     }
@@ -50,8 +50,8 @@ impl Iterator for Plan {
         }
         Some(Next {
             kind: self.round.pop()?,
-            calm: Duration::from_millis(self.random.random_range(CALM)),
-            overlaps: self.random.random_ratio(1, OVERLAPS),
+            pause: Duration::from_millis(self.random.random_range(PAUSE_MS)),
+            overlaps: self.random.random_ratio(1, OVERLAP_ONE_IN),
             random: StdRng::seed_from_u64(self.random.random()),
         })
     }
@@ -62,17 +62,17 @@ mod tests {
     use super::*;
 
     fn chosen(seed: u64) -> Vec<(usize, Duration, u64)> {
-        Plan::new(seed, 7).take(50).map(|mut next| (next.kind, next.calm, next.random.random())).collect()
+        Plan::new(seed, 7).take(50).map(|mut next| (next.kind, next.pause, next.random.random())).collect()
     }
 
     #[test]
-    fn a_seed_repeats_its_choices_and_another_makes_others() {
+    fn same_seed_makes_same_choices() {
         assert_eq!(chosen(1), chosen(1));
         assert_ne!(chosen(1), chosen(2));
     }
 
     #[test]
-    fn every_kind_comes_before_any_comes_twice() {
+    fn every_kind_comes_once_before_any_comes_twice() {
         for round in chosen(3).as_chunks::<7>().0 {
             let mut kinds: Vec<_> = round.iter().map(|next| next.0).collect();
             kinds.sort_unstable();

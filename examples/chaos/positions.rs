@@ -1,4 +1,4 @@
-//! The topic in which the router remembers its position: when each record was written, and when it was there.
+//! Follows the positions topic, and records when each checkpoint was created and when it was in the topic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +12,28 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-/// One position in Kafka.
+/// One checkpoint in Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// When the router had made the record. What it knew then is in it.
+    /// When the router had created the record. It holds the position of that moment.
     pub(crate) at: Instant,
-    /// When it was in the topic, at the latest.
+    /// When it was read from the topic.
     pub(crate) there: Instant,
 }
 
-/// Follows the topic on a thread of its own.
+/// Reads the topic on its own thread.
 pub(crate) struct Positions {
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Written>>>,
 }
 
 impl Positions {
-    /// Begins; the topic is there.
+    /// Starts reading. The topic must exist.
     pub(crate) fn follow(brokers: &str) -> anyhow::Result<Self> {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("client.id", "positions")
-            // librdkafka wants one, though nothing is committed to it
+            // librdkafka requires a group, even if nothing is committed
             .set("group.id", "positions")
             .set("reconnect.backoff.ms", "20")
             .set("reconnect.backoff.max.ms", "100")
@@ -45,11 +45,11 @@ impl Positions {
         list.add_partition_offset(POSITIONS, 0, Offset::Beginning)?;
         consumer.assign(&list).with_context(|| format!("read {POSITIONS}"))?;
         let end = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&end);
+        let ended = Arc::clone(&end);
         let run = move || {
             let mut written = Vec::new();
-            while !told.load(Ordering::Relaxed) {
-                // librdkafka makes lost connections again by itself
+            while !ended.load(Ordering::Relaxed) {
+                // librdkafka reconnects by itself
                 if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
                     let there = Instant::now();
                     written.push(Written { at: instant(message.timestamp().to_millis(), there), there });
@@ -61,7 +61,7 @@ impl Positions {
         Ok(Positions { end, thread: Some(thread.context("start the thread that reads positions")?) })
     }
 
-    /// All that was read.
+    /// Stops, and returns all checkpoints that were read.
     pub(crate) fn finish(mut self) -> anyhow::Result<Vec<Written>> {
         self.end.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
@@ -75,7 +75,7 @@ impl Drop for Positions {
     }
 }
 
-/// The moment of a timestamp of Kafka, none later than `latest`.
+/// Converts a Kafka timestamp, to `latest` at most.
 fn instant(timestamp: Option<i64>, latest: Instant) -> Instant {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let created = timestamp.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);

@@ -1,4 +1,4 @@
-//! What a person sees while the campaign runs: a bar on a terminal, a line for each fault elsewhere. On standard error.
+//! Shows the progress on standard error: a line for each fault, and on a terminal a bar.
 
 use std::io;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use outbox_router::terminal;
 
 use crate::intake::lock;
 
-/// The bar, or what stands for it.
+/// The progress display.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     start: Instant,
@@ -26,7 +26,7 @@ impl Progress {
         Progress { bar, start: Instant::now(), doing: Mutex::default() }
     }
 
-    /// One line that stays.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, text: &str) {
         let seconds = self.start.elapsed().as_secs();
         let line = format!("{:02}:{:02} {text}", seconds / 60, seconds % 60);
@@ -36,12 +36,12 @@ impl Progress {
         }
     }
 
-    /// What goes on now.
+    /// Sets the description of the current activity.
     pub(crate) fn doing(&self, what: &str) {
         *lock(&self.doing) = what.to_owned();
     }
 
-    /// Brings the bar up to date.
+    /// Updates the bar.
     pub(crate) fn show(&self, committed: u64, arrived: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(self.start.elapsed().as_millis() as u64);

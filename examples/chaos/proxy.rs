@@ -1,8 +1,7 @@
-//! A network that the campaign owns: every connection of the router goes through it.
+//! A TCP proxy between the router and a server, which injects network faults.
 //!
-//! What is held up waits in buffers as it would in those of a network, and goes on when that is over; a cut ends the
-//! connections with a reset, after half of what was about to be passed on. Who shares the proxy with others is told apart by
-//! the ports of its sockets.
+//! While nothing passes, data waits in buffers as in a real network, and is delivered afterwards. A cut resets the connections
+//! after half of the next message. Routers that share a proxy are distinguished by the ports of their sockets.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,29 +17,29 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// How long a cut waits for a message.
+/// How long a cut waits for a message on an idle connection.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What becomes of bytes.
+/// What the network does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
     Clear,
-    /// Nothing passes, in either direction, and nobody is told.
+    /// Nothing passes in either direction, and no connection is closed.
     Hole,
-    /// Everything passes so much later.
+    /// Everything is delayed by this much.
     Slow(Duration),
-    /// Connections are reset, and so is each attempt at one.
+    /// Connections are reset, and so are new ones.
     Away,
 }
 
 #[derive(Debug, Clone)]
 struct Conditions {
     weather: Weather,
-    /// Connections that were made before this was raised end in the middle of their next message.
+    /// Increased by each cut, which ends all present connections in the middle of their next message.
     cuts: u64,
-    /// Clients for whose connections there is a hole, by their ports.
+    /// The ports of clients for which nothing passes.
     held: HashSet<u16>,
-    /// Clients whose connections with the server have ended, of which they are not told.
+    /// The ports of clients whose connections were closed on the server's side only.
     severed: HashSet<u16>,
 }
 
@@ -50,7 +49,7 @@ impl Conditions {
     }
 }
 
-/// The way to one server.
+/// The proxy in front of one server. Dropping it closes the listener.
 pub(crate) struct Proxy {
     address: SocketAddr,
     conditions: Arc<watch::Sender<Conditions>>,
@@ -58,7 +57,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on `port`, 0 for any, and passes on to `target`.
+    /// Listens on `port`, 0 for any, and forwards connections to `target`.
     pub(crate) async fn start(port: u16, target: String) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
@@ -70,9 +69,9 @@ impl Proxy {
         let for_connections = Arc::clone(&conditions);
         let task = tokio::spawn(async move {
             loop {
-                // a connection that could not be taken is one that failed, which the router has to bear
+                // to the router it is just another failed connection
                 let Ok((client, from)) = listener.accept().await else { continue };
-                // a new connection, perhaps from a port that an old one had
+                // the port may have been used by an earlier connection
                 for_connections.send_modify(|now| {
                     now.held.remove(&from.port());
                     now.severed.remove(&from.port());
@@ -92,18 +91,18 @@ impl Proxy {
         self.conditions.send_modify(|conditions| conditions.weather = weather);
     }
 
-    /// Cuts every connection in the middle of the next message.
+    /// Resets every connection in the middle of its next message.
     pub(crate) fn cut(&self) {
         self.conditions.send_modify(|conditions| conditions.cuts += 1);
     }
 
-    /// Nothing passes on the connections from these ports. No port: everything passes again.
+    /// Lets nothing pass on the connections from these ports. An empty set lets everything pass again.
     pub(crate) fn hold(&self, clients: HashSet<u16>) {
         self.conditions.send_modify(|conditions| conditions.held = clients);
     }
 
-    /// Ends the server's side of the connections from these ports. The client's side stays open until the client closes it,
-    /// and what the client writes is read and thrown away, as a proxy does that terminates TCP.
+    /// Closes the server's side of the connections from these ports. The client's side stays open until the client closes it, and
+    /// what the client writes is discarded, as behind a proxy that terminates TCP.
     pub(crate) fn sever(&self, clients: HashSet<u16>) {
         self.conditions.send_modify(|conditions| conditions.severed.extend(clients));
     }
@@ -115,7 +114,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Ends when both directions have ended, or with a cut.
+/// Forwards one connection until both directions have ended, or it is cut.
 async fn connection(
     mut client: TcpStream,
     port: u16,
@@ -130,14 +129,14 @@ async fn connection(
         let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
         return;
     }
-    // a hole swallows the first packet too
+    // in a black hole the connection is not even opened
     if conditions.wait_for(|now| now.weather != Weather::Hole).await.is_err() {
         return;
     }
     let Ok(mut server) = TcpStream::connect(target).await else { return };
     for socket in [&client, &server] {
         let _ = socket.set_nodelay(true);
-        // dropped, they are reset: an orderly end is said before
+        // dropping a socket resets it; an orderly end is sent with `shutdown`
         let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
     let severed = {
@@ -148,7 +147,7 @@ async fn connection(
         let back = pump(from_server, to_client, conditions, cuts, port);
         tokio::pin!(there, back);
         let both = async {
-            // a half that has ended in good order waits for the other; one that broke takes the other with it
+            // after an orderly end of one direction wait for the other; after an error end both
             tokio::select! {
                 end = &mut there => if let End::Closed = end { (&mut back).await; },
                 end = &mut back => if let End::Closed = end { (&mut there).await; },
@@ -187,7 +186,7 @@ async fn pump(
                 Err(_) => return End::Cut,
             },
             Ok(()) = async { cut.wait_for(|now| now.cuts > cuts).await.map(|_| ()) } => {
-                // an idle connection has no message to be cut in
+                // an idle connection is reset without a message
                 sleep(IDLE).await;
                 match from.try_read(&mut buffer) {
                     Ok(length) => length,
@@ -218,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends back what it gets.
+    /// Starts a server that echoes what it receives.
     async fn echo() -> anyhow::Result<SocketAddr> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -237,11 +236,11 @@ mod tests {
         let target = echo().await.unwrap();
         let proxy = Proxy::start(0, target.to_string()).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        answered(&mut stream).await.unwrap();
+        ping(&mut stream).await.unwrap();
         (proxy, stream)
     }
 
-    async fn answered(stream: &mut TcpStream) -> std::io::Result<()> {
+    async fn ping(stream: &mut TcpStream) -> std::io::Result<()> {
         stream.write_all(b"ping").await?;
         let mut answer = [0; 4];
         stream.read_exact(&mut answer).await?;
@@ -249,9 +248,9 @@ mod tests {
         Ok(())
     }
 
-    /// As a server does whose process is killed before it has read all.
+    /// This is what happens when the server's process is killed before it has read everything.
     #[tokio::test]
-    async fn a_reset_by_the_server_reaches_the_client() {
+    async fn reset_by_server_reaches_client() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let target = listener.local_addr().unwrap();
         let proxy = Proxy::start(0, target.to_string()).await.unwrap();
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hole_swallows_and_what_it_swallowed_comes_out_when_it_is_over() {
+    async fn hole_delivers_held_data_afterwards() {
         let (proxy, mut stream) = through().await;
         proxy.set(Weather::Hole);
         stream.write_all(b"held").await.unwrap();
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_resets_in_the_middle_of_a_message_and_a_new_connection_works() {
+    async fn cut_resets_mid_message_and_new_connections_work() {
         let (proxy, mut stream) = through().await;
         proxy.cut();
         stream.write_all(b"12345678").await.unwrap();
@@ -288,24 +287,24 @@ mod tests {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         assert!(answer.len() < 8, "{answer:?}");
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        answered(&mut stream).await.unwrap();
+        ping(&mut stream).await.unwrap();
     }
 
     #[tokio::test]
-    async fn away_resets_what_there_is_and_what_comes_until_it_is_over() {
+    async fn away_resets_present_and_new_connections() {
         let (proxy, mut stream) = through().await;
         proxy.set(Weather::Away);
         let mut answer = Vec::new();
         assert!(stream.read_to_end(&mut answer).await.is_err());
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        assert!(answered(&mut stream).await.is_err());
+        assert!(ping(&mut stream).await.is_err());
         proxy.set(Weather::Clear);
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        answered(&mut stream).await.unwrap();
+        ping(&mut stream).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_severed_connection_has_no_server_and_its_client_is_not_told() {
+    async fn severed_connection_stays_open_for_its_client() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let proxy = Proxy::start(0, listener.local_addr().unwrap().to_string()).await.unwrap();
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
@@ -323,19 +322,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_held_connection_waits_and_others_do_not() {
+    async fn hold_affects_only_the_given_ports() {
         let (proxy, mut held) = through().await;
         proxy.hold(HashSet::from([held.local_addr().unwrap().port()]));
-        assert!(timeout(Duration::from_millis(100), answered(&mut held)).await.is_err());
+        assert!(timeout(Duration::from_millis(100), ping(&mut held)).await.is_err());
         let mut other = TcpStream::connect(proxy.address()).await.unwrap();
-        answered(&mut other).await.unwrap();
+        ping(&mut other).await.unwrap();
         proxy.hold(HashSet::new());
         let mut answer = [0; 4];
         held.read_exact(&mut answer).await.unwrap();
     }
 
     #[tokio::test]
-    async fn an_orderly_end_stays_orderly() {
+    async fn orderly_end_is_forwarded() {
         let (_proxy, mut stream) = through().await;
         stream.write_all(b"last").await.unwrap();
         stream.shutdown().await.unwrap();

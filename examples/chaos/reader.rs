@@ -1,5 +1,5 @@
-//! The independent reader: Postgres's own `pg_recvlogical` with `test_decoding` on a slot of its own. It shares nothing
-//! with the router but the write-ahead log, and sees rows that were deleted since.
+//! The independent reader: Postgres's `pg_recvlogical` with `test_decoding` on its own slot. It shares only the write-ahead log
+//! with the router, and also sees rows that were deleted later.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -18,10 +18,10 @@ use crate::decode::row_of;
 use crate::event::Event;
 
 const SLOT: &str = "chaos_reader";
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 const END_WITHIN: Duration = Duration::from_secs(120);
 
-/// The reader at work. Dropped, it ends.
+/// The running reader; dropping it ends it.
 pub(crate) struct Reader {
     program: PathBuf,
     url: String,
@@ -30,7 +30,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Makes the slot, and begins.
+    /// Creates the slot, and starts reading.
     pub(crate) async fn start(
         postgres: &Client,
         url: &str,
@@ -46,16 +46,16 @@ impl Reader {
         let mut process = command(&program, url, &file);
         let task = tokio::spawn(async move {
             loop {
-                // it ends with the server, and is there again as soon as the server is
+                // it ends whenever the server does
                 let _ = process.status().await;
-                sleep(AGAIN_AFTER).await;
+                sleep(RETRY_AFTER).await;
             }
         });
         Ok(Reader { program, url: url.to_owned(), file, task })
     }
 
-    /// Reads on to what is the end of the log now, and returns all that was committed, in commit order. Call it when nobody
-    /// writes any more.
+    /// Reads up to the present end of the log, and returns all committed events in commit order. Call it after the last writer
+    /// has ended.
     pub(crate) async fn finish(self, postgres: &Client) -> anyhow::Result<Vec<Event>> {
         self.task.abort();
         let row = postgres.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await?;
@@ -63,21 +63,21 @@ impl Reader {
         let sql = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = $1";
         let free = async {
             while !postgres.query_one(sql, &[&SLOT]).await?.try_get::<_, bool>(0)? {
-                sleep(AGAIN_AFTER).await;
+                sleep(RETRY_AFTER).await;
             }
             anyhow::Ok(())
         };
-        timeout(END_WITHIN, free).await.context("the reader keeps its slot")??;
+        timeout(END_WITHIN, free).await.context("the independent reader's slot stays active")??;
         let mut last = command(&self.program, &self.url, &self.file);
         let last = timeout(END_WITHIN, last.arg("--endpos").arg(end).status()).await;
-        let status = last.context("pg_recvlogical does not come to the end of the log")??;
+        let status = last.context("pg_recvlogical does not reach the end of the log")??;
         ensure!(
             status.success(),
             "pg_recvlogical ended with {status}; see recvlogical.log beside {}",
             self.file.display()
         );
         let events = committed(&self.file)?;
-        std::fs::remove_file(&self.file).context("delete what the reader wrote")?;
+        std::fs::remove_file(&self.file).context("delete the file of the independent reader")?;
         Ok(events)
     }
 }
@@ -91,7 +91,7 @@ impl Drop for Reader {
 fn command(program: &Path, url: &str, file: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("--dbname").arg(url).args(["--slot", SLOT, "--start", "--no-loop"]).arg("--file").arg(file);
-    // a server that shuts down waits for what its readers have confirmed
+    // frequent status updates: a server that shuts down waits for them
     command
         .args(["--fsync-interval", "1", "--status-interval", "1"])
         .args(["--option", "skip-empty-xacts=1"]);
@@ -109,14 +109,14 @@ fn command(program: &Path, url: &str, file: &Path) -> Command {
     command
 }
 
-/// The rows in the order of their commits. After a restart a stretch is there twice: an id counts once.
+/// The events in commit order. After a restart the file repeats some, so each id counts once.
 fn committed(file: &Path) -> anyhow::Result<Vec<Event>> {
     let open = File::open(file).with_context(|| format!("open {}", file.display()))?;
     let (mut events, mut seen) = (Vec::new(), HashSet::new());
     for line in BufReader::new(open).lines() {
         let line = line.with_context(|| format!("read {}", file.display()))?;
         let Some(row) = row_of(&line)? else { continue };
-        let event = Event::of_row(&row).with_context(|| format!("an id that is no uuid: {}", row.id))?;
+        let event = Event::of_row(&row).with_context(|| format!("the id is not a uuid: {}", row.id))?;
         if seen.insert(event.id) {
             events.push(event);
         }

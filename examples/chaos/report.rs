@@ -1,4 +1,4 @@
-//! What was found, kind by kind: for the verdict, for people and for programs.
+//! The result of a campaign: figures for each fault, broken guarantees, and JSON.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,27 +18,27 @@ use crate::standstill::{self, Unexplained, What, unexplained};
 use crate::watch::Seen;
 use crate::writers;
 
-/// How many findings are told one by one.
-const TOLD: usize = 20;
+/// How many findings are listed.
+const LISTED: usize = 20;
 
-/// All that a campaign leaves.
+/// Everything that a campaign recorded.
 pub(crate) struct Evidence {
     pub(crate) seed: u64,
     pub(crate) exactly_once: bool,
-    /// Whether others waited for the slot.
+    /// Whether there were standbys.
     pub(crate) standbys: bool,
     pub(crate) kinds: Vec<&'static Kind>,
     pub(crate) start: Instant,
     pub(crate) end: Instant,
     pub(crate) happened: Vec<Happened>,
-    /// Why it ended before its time.
+    /// Why the campaign ended early.
     pub(crate) stopped: Option<String>,
     pub(crate) written: writers::Written,
-    /// What is known of the router's log.
-    pub(crate) log: log_reader::Said,
-    /// In commit order, as the independent reader saw them.
+    /// Warnings in the router's log, and when it was not read.
+    pub(crate) log: log_reader::LogSummary,
+    /// In commit order, from the independent reader.
     pub(crate) committed: Vec<Event>,
-    /// What the table holds in the end.
+    /// The rows in the table at the end.
     pub(crate) table: Vec<Event>,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) seen: Seen,
@@ -46,63 +46,63 @@ pub(crate) struct Evidence {
     pub(crate) judgement: Judgement,
 }
 
-/// One fault and what followed from it.
+/// One fault and its effects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Case {
     pub(crate) kind: usize,
     pub(crate) what: String,
-    /// Since the beginning of the campaign.
+    /// Since the start of the campaign.
     pub(crate) began: Duration,
     pub(crate) back: Duration,
     pub(crate) recovery: Option<Duration>,
-    /// Until the router said by itself that it was not ready.
+    /// The time until the router reported that it was not ready.
     pub(crate) noticed: Option<Duration>,
     pub(crate) lost: usize,
     pub(crate) out_of_order: usize,
     pub(crate) wrong: usize,
-    /// Late repetitions, and the partitions that they are in.
+    /// Late repetitions, and their partitions.
     pub(crate) stale: usize,
     pub(crate) stale_in: HashSet<(usize, i32)>,
-    /// In how many partitions there may be such.
+    /// In how many partitions late repetitions are allowed.
     pub(crate) stale_allowed: u64,
     pub(crate) duplicates: u64,
     pub(crate) allowed: u64,
-    /// Repetitions that somebody asked for.
+    /// Repetitions requested by `slot reset`.
     pub(crate) asked: u64,
-    /// How old the position was that the router left behind in Kafka, if the broker had answered as ever.
+    /// The age of the newest checkpoint in Kafka when the router ended, if the broker had answered normally.
     pub(crate) position_age: Option<Duration>,
     pub(crate) retained: u64,
     pub(crate) memory: u64,
 }
 
 impl Case {
-    fn is_too_late(&self) -> bool {
+    fn has_too_many_stale(&self) -> bool {
         self.stale_in.len() as u64 > self.stale_allowed
     }
 }
 
-/// The campaign's outcome.
+/// The result of a campaign.
 pub(crate) struct Report {
     pub(crate) evidence: Evidence,
-    /// What came before the first fault, then one for each fault.
-    pub(crate) calm: Case,
+    /// What happened before the first fault.
+    pub(crate) before: Case,
     pub(crate) cases: Vec<Case>,
-    /// When the router did not say why something stood still.
+    /// The standstills for which the router gave no reason.
     pub(crate) unexplained: Vec<Unexplained>,
-    /// What must not be.
+    /// Everything that is wrong.
     pub(crate) faults: Vec<String>,
-    /// Whether a guarantee is among that, and not only a campaign that went wrong.
+    /// Whether a guarantee was broken, and not only the campaign failed.
     pub(crate) guarantee_broken: bool,
 }
 
 impl Report {
     pub(crate) fn new(evidence: Evidence) -> Self {
-        let mut calm = Case::default();
+        let mut before = Case::default();
         let mut cases: Vec<Case> =
             (0..evidence.happened.len()).filter_map(|number| case(&evidence, number)).collect();
         let (mut left_over, mut stale_before) = (0, 0);
         for (case, (_, injected)) in cases.iter_mut().zip(&evidence.happened) {
-            // what the fault before it may repeat, and has not yet
+            // repetitions of the previous fault that may still arrive
             if injected.overlaps {
                 case.allowed += left_over;
                 case.stale_allowed += stale_before;
@@ -113,7 +113,7 @@ impl Report {
         let begins: Vec<Instant> = evidence.happened.iter().map(|(_, injected)| injected.began).collect();
         for finding in &evidence.judgement.findings {
             let blamed = match (finding.fault, finding.at) {
-                // a lost event was committed before the fault was over that lost it
+                // blame the first fault that was over after the commit of the lost event
                 (Fault::Lost, Some(at)) => evidence
                     .happened
                     .iter()
@@ -122,7 +122,7 @@ impl Report {
                 (_, Some(at)) => begins.partition_point(|began| *began <= at).checked_sub(1),
                 (_, None) => begins.len().checked_sub(1),
             };
-            let case = blamed.and_then(|number| cases.get_mut(number)).unwrap_or(&mut calm);
+            let case = blamed.and_then(|number| cases.get_mut(number)).unwrap_or(&mut before);
             match finding.fault {
                 Fault::Lost => case.lost += 1,
                 Fault::OutOfOrder => case.out_of_order += 1,
@@ -135,9 +135,9 @@ impl Report {
                 }
             }
         }
-        let before = begins.first().copied().unwrap_or(evidence.end);
-        calm.duplicates = evidence.judgement.duplicates.partition_point(|at| *at < before) as u64;
-        let unexplained = unexplained(standstill::Known {
+        let first = begins.first().copied().unwrap_or(evidence.end);
+        before.duplicates = evidence.judgement.duplicates.partition_point(|at| *at < first) as u64;
+        let unexplained = unexplained(standstill::Observations {
             seen: &evidence.seen,
             log: &evidence.log,
             judgement: &evidence.judgement,
@@ -146,15 +146,15 @@ impl Report {
             end: evidence.end,
         });
         let mut report =
-            Report { evidence, calm, cases, unexplained, faults: Vec::new(), guarantee_broken: false };
+            Report { evidence, before, cases, unexplained, faults: Vec::new(), guarantee_broken: false };
         let broken = report.broken_guarantees();
         report.guarantee_broken = !broken.is_empty();
         let stopped = report.evidence.stopped.iter().cloned();
-        report.faults = stopped.chain(broken).chain(report.judges_agree()).collect();
+        report.faults = stopped.chain(broken).chain(report.disagreements()).collect();
         report
     }
 
-    /// Nothing was lost, reordered, altered or outside of what is allowed.
+    /// Whether nothing is wrong.
     pub(crate) fn is_good(&self) -> bool {
         self.faults.is_empty()
     }
@@ -167,28 +167,28 @@ impl Report {
             (Fault::OutOfOrder, "out of order"),
             (Fault::Altered, "altered"),
             (Fault::Surplus, "sent though never committed"),
-            (Fault::Marked, "marked as sent again on request, and not"),
-            (Fault::NotAgain, "asked for again and not sent"),
-            (Fault::Early, "sent while the standby lacked them"),
+            (Fault::Marked, "with a replay header that they must not have"),
+            (Fault::NotAgain, "not sent again although a replay was requested"),
+            (Fault::Early, "sent before the standby had them"),
         ] {
             let mut found = evidence.judgement.findings.iter().filter(|finding| finding.fault == fault);
             if let Some(first) = found.next() {
                 faults.push(format!("{} {name}; the first: {}", found.count() + 1, first.what));
             }
         }
-        let all = std::iter::once((None, &self.calm));
+        let all = std::iter::once((None, &self.before));
         for (number, case) in all.chain(self.cases.iter().enumerate().map(|(n, case)| (Some(n), case))) {
             let kind = number.and_then(|_| evidence.kinds.get(case.kind));
             let name = kind.map_or("before any fault", |kind| kind.name);
             let at = case.began.as_secs_f64();
             if case.duplicates > case.allowed {
                 let (found, allowed) = (case.duplicates, case.allowed);
-                faults.push(format!("{found} duplicates after {name} at {at:.1} s, allowed are {allowed}"));
+                faults.push(format!("{found} duplicates after {name} at {at:.1} s, {allowed} allowed"));
             }
-            if case.is_too_late() {
+            if case.has_too_many_stale() {
                 let (partitions, allowed) = (case.stale_in.len(), case.stale_allowed);
                 faults.push(format!(
-                    "late repetitions in {partitions} partitions after {name} at {at:.1} s, allowed are {allowed}"
+                    "late repetitions in {partitions} partitions after {name} at {at:.1} s, {allowed} allowed"
                 ));
             }
         }
@@ -197,23 +197,23 @@ impl Report {
             let name = evidence.kinds.get(*kind).map_or("", |kind| kind.name);
             if let Some(limit) = injected.recovers_within.filter(|limit| took > limit.as_secs_f64()) {
                 let (at, limit) = (case.began.as_secs_f64(), limit.as_secs());
-                faults.push(format!("no event arrived for {took:.1} s after {name} at {at:.1} s was over, allowed are {limit} s"));
+                faults.push(format!("no event arrived for {took:.1} s after the end of {name}, which began at {at:.1} s; {limit} s allowed"));
             }
         }
-        faults.extend(self.unexplained.iter().map(|found| self.told(found)));
+        faults.extend(self.unexplained.iter().map(|found| self.describe(found)));
         faults
     }
 
-    /// What stood still without a reason, when, and which fault was the last to begin.
-    fn told(&self, found: &Unexplained) -> String {
+    /// Describes a standstill without a reason, with the last fault that had begun.
+    fn describe(&self, found: &Unexplained) -> String {
         let evidence = &self.evidence;
         let seconds = |at: Instant| at.saturating_duration_since(evidence.start).as_secs_f64();
         let (at, long) = (seconds(found.from), seconds(found.until) - seconds(found.from));
         let what = match found.what {
-            What::Events => "no event arrived, and nothing explained it,",
-            What::Position => "the position stood still, and nothing explained it,",
-            What::Log => "no event arrived or the position stood still, and no line of the log said why,",
-            What::Silent => "/readyz and /status did not answer, or the main loop did not turn,",
+            What::Events => "no event arrived, without a reason,",
+            What::Position => "the position did not move, without a reason,",
+            What::Log => "no event arrived or the position did not move, without a reason in the log,",
+            What::Silent => "/readyz and /status did not answer, or the main loop did not run,",
         };
         let number = evidence.happened.iter().rposition(|(_, injected)| injected.began <= found.until);
         let fault = number.and_then(|number| evidence.happened.get(number));
@@ -225,58 +225,59 @@ impl Report {
             }
             _ => "before any fault".to_owned(),
         };
-        let said = found.said.as_ref().map(|said| format!("; it said {said}")).unwrap_or_default();
-        format!("{what} for {long:.1} s from {at:.1} s on; {during}{said}")
+        let answer =
+            found.answer.as_ref().map(|answer| format!("; it answered {answer}")).unwrap_or_default();
+        format!("{what} for {long:.1} s from {at:.1} s on; {during}{answer}")
     }
 
-    /// The writers, the table and the independent reader have to tell the same story, or none can be trusted.
-    fn judges_agree(&self) -> Vec<String> {
+    /// The differences between the writers, the table and the independent reader, which must agree for the result to be valid.
+    fn disagreements(&self) -> Vec<String> {
         let evidence = &self.evidence;
         let committed: HashMap<Id, &Event> =
             evidence.committed.iter().map(|event| (event.id, event)).collect();
         let mut faults = Vec::new();
-        let mut say = |count: usize, what: &str| {
+        let mut add = |count: usize, what: &str| {
             if count > 0 {
                 faults.push(format!("{count} {what}"));
             }
         };
-        let told = evidence.written.committed.keys();
-        say(
-            told.filter(|id| !committed.contains_key(id)).count(),
-            "events were committed, and the independent reader did not see them",
+        let reported = evidence.written.committed.keys();
+        add(
+            reported.filter(|id| !committed.contains_key(id)).count(),
+            "committed events are missing from the independent reader",
         );
-        let undone = &evidence.written.rolled_back;
-        say(
-            undone.iter().filter(|id| committed.contains_key(id)).count(),
-            "rolled back events were committed",
+        let rolled_back = &evidence.written.rolled_back;
+        add(
+            rolled_back.iter().filter(|id| committed.contains_key(id)).count(),
+            "rolled back events were read by the independent reader",
         );
         let differs = |event: &&Event| committed.get(&event.id).is_none_or(|seen| seen != event);
-        say(
+        add(
             evidence.table.iter().filter(differs).count(),
-            "rows of the table are not as the independent reader saw them",
+            "rows of the table differ from those of the independent reader",
         );
         faults
     }
 
-    /// The findings one by one, the first of them.
+    /// The first findings, one line each.
     pub(crate) fn findings(&self) -> Vec<String> {
         let findings = &self.evidence.judgement.findings;
-        let too_late = self.calm.is_too_late() || self.cases.iter().any(Case::is_too_late);
-        let told = findings.iter().take(TOLD).map(|finding| match finding.fault {
-            Fault::Stale if !too_late => format!("Stale, as many as are allowed: {}", finding.what),
+        let too_many = self.before.has_too_many_stale() || self.cases.iter().any(Case::has_too_many_stale);
+        let listed = findings.iter().take(LISTED).map(|finding| match finding.fault {
+            Fault::Stale if !too_many => format!("Stale, within the allowance: {}", finding.what),
             fault => format!("{fault:?}: {}", finding.what),
         });
-        let more = findings.len().saturating_sub(TOLD);
-        told.chain((more > 0).then(|| format!("and {more} more"))).collect()
+        let more = findings.len().saturating_sub(LISTED);
+        listed.chain((more > 0).then(|| format!("and {more} more"))).collect()
     }
 
-    /// Rows that were committed and are not in the table any more.
+    /// The number of committed rows that are no longer in the table.
     pub(crate) fn deleted(&self) -> usize {
         let table: HashSet<Id> = self.evidence.table.iter().map(|event| event.id).collect();
         self.evidence.committed.iter().filter(|event| !table.contains(&event.id)).count()
     }
 
-    /// For programs. The names are not stable.
+    /// The report as JSON. The names are not stable.
     pub(crate) fn json(&self) -> Value {
         let evidence = &self.evidence;
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
@@ -308,7 +309,7 @@ impl Report {
             "seconds": evidence.end.duration_since(evidence.start).as_secs_f64(),
             "good": self.is_good(),
             "faults": self.faults,
-            "without_a_reason": self.unexplained.iter().map(|found| self.told(found)).collect::<Vec<_>>(),
+            "without_a_reason": self.unexplained.iter().map(|found| self.describe(found)).collect::<Vec<_>>(),
             "findings": self.findings(),
             "committed": evidence.committed.len(),
             "in_table": evidence.table.len(),
@@ -326,7 +327,7 @@ impl Report {
         })
     }
 
-    /// Events committed and first arrived, second by second.
+    /// The numbers of events committed and first arrived in each second.
     pub(crate) fn timeline(&self) -> Vec<(u64, [u64; 2])> {
         let start = self.evidence.start;
         let mut seconds: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
@@ -342,7 +343,7 @@ impl Report {
     }
 }
 
-/// All of one fault that can be told without the findings.
+/// The case of one fault, without the findings.
 fn case(evidence: &Evidence, number: usize) -> Option<Case> {
     let (kind, injected) = evidence.happened.get(number)?;
     let until = evidence.happened.get(number + 1).map(|(_, next)| next.began);
@@ -357,7 +358,7 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         positions: &evidence.positions,
         standbys: evidence.standbys,
     };
-    // in exactly-once nothing comes again unless somebody has asked for it
+    // in exactly-once only requested repetitions are allowed
     let bound = if evidence.exactly_once {
         Allowed::default()
     } else {
@@ -367,7 +368,7 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         Left::Position { died, .. } if injected.broker_late.is_none() => known.position_age(died),
         _ => None,
     };
-    let weights = || seen.weights.iter().filter(|weight| during(weight.at));
+    let usage = || seen.usage.iter().filter(|usage| during(usage.at));
     let not_ready = seen.looks.iter().find(|look| during(look.at) && !look.ready);
     let recovery = evidence.recovery(injected.began, injected.back, until);
     Some(Case {
@@ -382,14 +383,14 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
         allowed: bound.duplicates,
         asked: judgement.asked.iter().filter(|at| during(**at)).count() as u64,
         position_age,
-        retained: weights().filter_map(|weight| weight.retained).max().unwrap_or_default(),
-        memory: weights().filter_map(|weight| weight.memory).max().unwrap_or_default(),
+        retained: usage().filter_map(|usage| usage.retained).max().unwrap_or_default(),
+        memory: usage().filter_map(|usage| usage.memory).max().unwrap_or_default(),
         ..Case::default()
     })
 }
 
 impl Evidence {
-    /// From the end of the fault to the first arrival of an event that was committed after its beginning.
+    /// From the end of the fault to the first arrival of an event committed after the fault began.
     fn recovery(&self, began: Instant, back: Instant, until: Option<Instant>) -> Option<Duration> {
         let first = first_after(&self.arrivals, began, back, &self.written.committed)?;
         (until.is_none_or(|until| first < until)).then(|| first.saturating_duration_since(back))

@@ -1,4 +1,4 @@
-//! The servers: ended and started again by `scripts/services`, and watched for the moment at which they are back.
+//! Stops and starts the servers with `scripts/services`, and detects when they serve again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use crate::writers::connect;
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 const BACK_WITHIN: Duration = Duration::from_secs(60);
-/// What a broker says when it serves requests, which is later than when its port is open.
+/// The broker's log line when it serves requests, which is later than when its port is open.
 const SERVES: &str = "Kafka Server started";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,29 +36,29 @@ impl Server {
 pub(crate) struct Services {
     pub(crate) script: PathBuf,
     pub(crate) instance: String,
-    /// Where Postgres answers without a proxy.
+    /// The URL of Postgres without the proxy.
     pub(crate) postgres: String,
     pub(crate) kafka_log: PathBuf,
-    /// Where the brokers answer without a proxy.
+    /// The bootstrap servers without the proxy.
     pub(crate) brokers: String,
-    /// Of Kafka's own tools.
+    /// The classpath of Kafka's command-line tools.
     pub(crate) kafka_classpath: String,
-    /// The instance with a standby that `synchronized_standby_slots` names.
+    /// The instance of the standby that `synchronized_standby_slots` names.
     pub(crate) standby: Option<String>,
 }
 
 impl Services {
-    /// Ends it as a crash of its machine would.
+    /// Kills the server with SIGKILL.
     pub(crate) async fn kill(&self, server: Server) -> anyhow::Result<()> {
         self.run(&["kill", server.name()]).await
     }
 
-    /// Ends it in good order; `mode` is how Postgres is to end.
+    /// Stops the server; `mode` is the shutdown mode of Postgres.
     pub(crate) async fn stop(&self, server: Server, mode: &str) -> anyhow::Result<()> {
         self.run(&["stop", server.name(), "--mode", mode]).await
     }
 
-    /// Starts it again. Returns the moment at which it served again.
+    /// Starts the server. Returns when it served requests.
     pub(crate) async fn start(&self, server: Server) -> anyhow::Result<Instant> {
         if server == Server::Kafka {
             fs::write(&self.kafka_log, "").context("empty the broker's log")?;
@@ -80,8 +80,8 @@ impl Services {
             if connect(&self.postgres).await.is_ok() {
                 return Ok(Instant::now());
             }
-            ensure!(Instant::now() < deadline, "Postgres does not come back");
-            sleep(LOOK_EVERY).await;
+            ensure!(Instant::now() < deadline, "Postgres does not serve requests again");
+            sleep(POLL_EVERY).await;
         }
     }
 
@@ -91,12 +91,12 @@ impl Services {
             if fs::read_to_string(&self.kafka_log).is_ok_and(|log| log.contains(SERVES)) {
                 return Ok(Instant::now());
             }
-            ensure!(Instant::now() < deadline, "Kafka does not come back");
-            sleep(LOOK_EVERY).await;
+            ensure!(Instant::now() < deadline, "Kafka does not serve requests again");
+            sleep(POLL_EVERY).await;
         }
     }
 
-    /// Freezes the broker, or lets it go on.
+    /// Sends the broker a signal.
     pub(crate) fn signal_broker(&self, signal: Signal) -> anyhow::Result<()> {
         let file = self.kafka_log.with_file_name("pid");
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -105,16 +105,16 @@ impl Services {
         kill_process(number, signal).context("send the broker a signal")
     }
 
-    /// Ends the standby, or starts it again.
-    pub(crate) async fn standby(&self, order: &[&str]) -> anyhow::Result<()> {
+    /// Runs a command of `scripts/services` for the standby.
+    pub(crate) async fn standby(&self, command: &[&str]) -> anyhow::Result<()> {
         let standby = self.standby.as_ref().context("there is no standby")?;
-        self.run_for(standby, order).await
+        self.run_for(standby, command).await
     }
 
-    /// Runs one of Kafka's own tools.
+    /// Runs one of Kafka's command-line tools.
     pub(crate) async fn kafka_tool(&self, class: &str, arguments: &[&str]) -> anyhow::Result<()> {
         let mut java = Command::new("java");
-        // over before the JVM's second compiler has done anything for it
+        // the tool ends before C2 or a parallel collector would pay off
         java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &self.kafka_classpath, class]);
         java.args(["--bootstrap-server", &self.brokers]).args(arguments);
         succeeds(java, &format!("{class} {}", arguments.join(" "))).await

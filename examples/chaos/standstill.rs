@@ -1,90 +1,90 @@
-//! Whether the router said why, whenever something stood still: the count in Kafka while committed rows waited, or the
-//! position while events beyond it had arrived.
+//! Checks that the router gave a reason for every standstill: no event arrived although committed rows waited, or the position
+//! did not move although later events had arrived.
 //!
-//! A reason has to be seen within [`WITHIN`] of the last progress, and again within that time until there is progress: in
-//! `/readyz` and `/status`, and in a line of the log. A router that was killed, stopped or frozen need not say anything.
-//! While nobody reads its log no reason will do: that is none to stand still.
+//! `/readyz` and `/status` must give a reason within [`WITHIN`] of the last progress, and again within that time until there is
+//! progress. A line in the log must give one too. A router that was killed, stopped or frozen need not give any. While nobody
+//! reads its log, no reason counts: an unread log must not stop a router.
 
 use std::time::{Duration, Instant};
 
-use crate::accounts::{Account, Said};
+use crate::admin_probe::{Answer, Probe};
 use crate::allowance::First;
 use crate::injected::Injected;
 use crate::judgement::{Fault, Judgement};
 use crate::stage::log_reader;
 use crate::watch::Seen;
 
-/// Within 10 s the router has to say why; a second more for those who look every half second on a busy machine.
+/// The router has 10 s to give a reason; the extra second is for probes every half second on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(11);
-/// How long the admin endpoint may leave a question without an answer, and the main loop may take for a turn.
-const SILENT: Duration = Duration::from_secs(6);
-/// How long after its commit a writer may hear of it.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
-/// A line may say beforehand what makes things stand still.
-const SAID_BEFORE: Duration = Duration::from_secs(10);
+/// How long the admin endpoint may not answer, and one iteration of the main loop may take.
+const MAX_SILENCE: Duration = Duration::from_secs(6);
+/// How long the answer to a COMMIT may take.
+const COMMIT_ANSWER: Duration = Duration::from_secs(1);
+/// How long before the standstill the log line may have been written.
+const LOGGED_BEFORE: Duration = Duration::from_secs(10);
 
-/// What was wrong.
+/// What lacked a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     /// No event arrived, without a reason in `/readyz` and `/status`.
     Events,
-    /// The position stayed, without a reason in `/status`.
+    /// The position did not move, without a reason in `/status`.
     Position,
-    /// There was a reason, but no line in the log.
+    /// `/readyz` and `/status` gave a reason, but no line in the log did.
     Log,
-    /// The admin endpoint did not answer, or said that the main loop did not turn.
+    /// The admin endpoint did not answer, or reported that the main loop did not run.
     Silent,
 }
 
-/// One time that nobody explained.
+/// A period without a reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unexplained {
     pub(crate) what: What,
     pub(crate) from: Instant,
     pub(crate) until: Instant,
-    /// What the router said instead, if it said anything.
-    pub(crate) said: Option<String>,
+    /// What the router answered instead.
+    pub(crate) answer: Option<String>,
 }
 
-/// What has to be known.
+/// What was observed during a campaign.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct Observations<'a> {
     pub(crate) seen: &'a Seen,
-    pub(crate) log: &'a log_reader::Said,
+    pub(crate) log: &'a log_reader::LogSummary,
     pub(crate) judgement: &'a Judgement,
-    /// In order.
+    /// In the order of time.
     pub(crate) faults: &'a [&'a Injected],
     pub(crate) start: Instant,
     pub(crate) end: Instant,
 }
 
-/// A time in which something stood still.
-struct Still {
+/// A period in which something stood still.
+struct Standstill {
     what: What,
     from: Instant,
     until: Instant,
 }
 
-/// All that nobody explained, in the order of its beginnings.
-pub(crate) fn unexplained(known: Known<'_>) -> Vec<Unexplained> {
-    let mut found = known.silences();
-    for still in known.events().into_iter().chain(known.positions()) {
-        let explains: fn(&Said) -> bool = match still.what {
-            What::Events => Said::explains_events,
-            _ => Said::explains_position,
+/// All periods without a reason, by their beginnings.
+pub(crate) fn unexplained(observed: Observations<'_>) -> Vec<Unexplained> {
+    let mut found = observed.silences();
+    for still in observed.events().into_iter().chain(observed.positions()) {
+        let explains: fn(&Answer) -> bool = match still.what {
+            What::Events => Answer::explains_events,
+            _ => Answer::explains_position,
         };
-        let told = known.gap(&still, explains).or_else(|| known.missing_line(&still));
+        let unexplained = observed.gap(&still, explains).or_else(|| observed.missing_line(&still));
         let overlaps = |other: &Unexplained| other.from < still.until && still.from < other.until;
-        // an account of the events that stands still is one of the position too
-        found.extend(told.filter(|_| still.what == What::Events || !found.iter().any(overlaps)));
+        // if the events stood still at that time, the position is no second finding
+        found.extend(unexplained.filter(|_| still.what == What::Events || !found.iter().any(overlaps)));
     }
     found.sort_by_key(|found| found.from);
     found
 }
 
-impl Known<'_> {
-    /// When no event arrived that had not before, though there were some.
-    fn events(&self) -> Vec<Still> {
+impl Observations<'_> {
+    /// The periods in which no new event arrived, although some were committed.
+    fn events(&self) -> Vec<Standstill> {
         let Judgement { first_arrivals, asked, findings, .. } = self.judgement;
         let mut progress: Vec<Instant> = first_arrivals.iter().map(|first| first.at).collect();
         progress.extend(asked);
@@ -98,14 +98,15 @@ impl Known<'_> {
             let late = late.unwrap_or_default().iter().map(|first| first.committed);
             let lost = findings.iter().filter(|finding| finding.fault == Fault::Lost);
             let oldest = late.chain(lost.filter_map(|finding| finding.at)).min()?;
-            Some(Still { what: What::Events, from: from.max(oldest), until })
+            Some(Standstill { what: What::Events, from: from.max(oldest), until })
         })
         .collect()
     }
 
-    /// When the position stayed, though all of a transaction beyond it had been sent: one behind that had begun to arrive.
-    fn positions(&self) -> Vec<Still> {
-        let mut stays: Vec<Still> = Vec::new();
+    /// The periods in which the position did not move, although a transaction beyond it had been sent completely, because an
+    /// event of a later transaction had arrived.
+    fn positions(&self) -> Vec<Standstill> {
+        let mut stays: Vec<Standstill> = Vec::new();
         let mut last = None;
         for look in self.seen.looks.iter().filter(|look| (self.start..self.end).contains(&look.at)) {
             let Some(position) = look.flushed.min(look.remembered) else { continue };
@@ -113,7 +114,7 @@ impl Known<'_> {
                 if let Some(before) = stays.last_mut() {
                     before.until = look.at;
                 }
-                stays.push(Still { what: What::Position, from: look.at, until: self.end });
+                stays.push(Standstill { what: What::Position, from: look.at, until: self.end });
                 last = Some(position);
             }
         }
@@ -124,7 +125,7 @@ impl Known<'_> {
         let mut in_order = self.judgement.first_arrivals.clone();
         in_order.sort_unstable_by_key(|first| first.place);
         stays.retain_mut(|stay| {
-            let beyond = stay.from + HEARD_WITHIN;
+            let beyond = stay.from + COMMIT_ANSWER;
             let Some(begin) = in_order.iter().position(|first| first.committed > beyond) else {
                 return false;
             };
@@ -141,32 +142,32 @@ impl Known<'_> {
         stays
     }
 
-    /// The first time within it that is too long and that nothing explains.
-    fn gap(&self, still: &Still, explains: fn(&Said) -> bool) -> Option<Unexplained> {
-        let accounts = self.accounts(still.from, still.until);
-        let told = accounts.iter().filter(|account| account.said.as_ref().is_some_and(explains));
-        let waits = |account: &Account| account.said.as_ref().is_some_and(Said::waits);
-        let told =
-            told.filter(|account| waits(account) || !self.overlaps(self.unread(), account.at, account.at));
-        let told = told.filter(|account| self.names_what_is(account));
-        let mut explained: Vec<(Instant, Instant)> = told.map(|account| (account.at, account.at)).collect();
-        explained.extend(self.excused());
+    /// The first part of the standstill that is longer than [`WITHIN`] and has no reason.
+    fn gap(&self, still: &Standstill, explains: fn(&Answer) -> bool) -> Option<Unexplained> {
+        let probes = self.probes(still.from, still.until);
+        let reasons = probes.iter().filter(|probe| probe.answer.as_ref().is_some_and(explains));
+        let standby = |probe: &Probe| probe.answer.as_ref().is_some_and(Answer::is_standby);
+        let reasons =
+            reasons.filter(|probe| standby(probe) || !self.overlaps(self.unread(), probe.at, probe.at));
+        let reasons = reasons.filter(|probe| self.names_current_faults(probe));
+        let mut explained: Vec<(Instant, Instant)> = reasons.map(|probe| (probe.at, probe.at)).collect();
+        explained.extend(self.downtimes());
         explained.retain(|(from, until)| *from < still.until && *until > still.from);
         explained.push((still.until, still.until));
         explained.sort_unstable();
         let mut since = still.from;
         for (from, until) in explained {
             if from > since + WITHIN {
-                let said = accounts.iter().rev().filter(|account| (since..from).contains(&account.at));
-                let said = said.filter_map(|account| account.said.as_ref()).map(|said| {
-                    let status = said.reason.as_deref().unwrap_or("nothing");
-                    format!("/readyz {} {:?}, reason in /status: {status}", said.code, said.readyz)
+                let answers = probes.iter().rev().filter(|probe| (since..from).contains(&probe.at));
+                let mut answers = answers.filter_map(|probe| probe.answer.as_ref()).map(|answer| {
+                    let status = answer.reason.as_deref().unwrap_or("none");
+                    format!("/readyz {} {:?}, reason in /status: {status}", answer.code, answer.readyz)
                 });
                 return Some(Unexplained {
                     what: still.what,
                     from: since,
                     until: from,
-                    said: said.take(1).next(),
+                    answer: answers.next(),
                 });
             }
             since = since.max(until);
@@ -174,57 +175,57 @@ impl Known<'_> {
         None
     }
 
-    /// Whether its reason is about the fault that was at work.
-    fn names_what_is(&self, account: &Account) -> bool {
-        let now = self.faults.iter().filter(|fault| fault.began <= account.at && account.at <= fault.back);
-        let said = account.said.as_ref();
-        now.into_iter().all(|fault| said.is_some_and(|said| said.names(fault.names)))
+    /// Whether its reasons fit the faults that were active.
+    fn names_current_faults(&self, probe: &Probe) -> bool {
+        let mut now = self.faults.iter().filter(|fault| fault.began <= probe.at && probe.at <= fault.back);
+        let answer = probe.answer.as_ref();
+        now.all(|fault| answer.is_some_and(|answer| answer.reasons_contain(fault.names)))
     }
 
-    /// A standstill with a reason, and without a line that says so.
-    fn missing_line(&self, still: &Still) -> Option<Unexplained> {
+    /// The beginning of the standstill, if no line in the log gave a reason.
+    fn missing_line(&self, still: &Standstill) -> Option<Unexplained> {
         let (from, until) = (still.from, still.from + WITHIN);
-        let excused = self.excused().chain(self.unread());
+        let excused = self.downtimes().chain(self.unread());
         if still.until <= until || self.overlaps(excused, from, until) {
             return None;
         }
         let fault = self.faults.iter().rev().find(|fault| fault.began <= from);
-        let before = from.checked_sub(SAID_BEFORE).unwrap_or(from);
+        let before = from.checked_sub(LOGGED_BEFORE).unwrap_or(from);
         let since = fault.map_or(before, |fault| before.min(fault.began));
         let written = self.log.warnings.iter().any(|at| (since..=until).contains(at));
-        (!written).then_some(Unexplained { what: What::Log, from, until, said: None })
+        (!written).then_some(Unexplained { what: What::Log, from, until, answer: None })
     }
 
-    /// When it left questions without an answer, or its main loop did not turn.
+    /// The periods in which the endpoint did not answer, or the main loop did not run.
     fn silences(&self) -> Vec<Unexplained> {
         let mut found: Vec<Unexplained> = Vec::new();
         let mut since: Option<Instant> = None;
-        for account in self.accounts(self.start, self.end) {
-            let excused = self.overlaps(self.excused(), account.at, account.at);
-            let answers = account.said.as_ref().is_some_and(|said| said.last_turn <= SILENT);
-            let silent = account.alive && !answers && !excused;
-            if let Some(since) = since.filter(|since| account.at > *since + SILENT) {
+        for probe in self.probes(self.start, self.end) {
+            let excused = self.overlaps(self.downtimes(), probe.at, probe.at);
+            let answers = probe.answer.as_ref().is_some_and(|answer| answer.last_turn <= MAX_SILENCE);
+            let silent = probe.alive && !answers && !excused;
+            if let Some(since) = since.filter(|since| probe.at > *since + MAX_SILENCE) {
                 match found.last_mut().filter(|last| last.from == since) {
-                    Some(last) => last.until = account.at,
+                    Some(last) => last.until = probe.at,
                     None => {
-                        let (what, until, said) = (What::Silent, account.at, None);
-                        found.push(Unexplained { what, from: since, until, said });
+                        let (what, until, answer) = (What::Silent, probe.at, None);
+                        found.push(Unexplained { what, from: since, until, answer });
                     }
                 }
             }
-            since = if silent { since.or(Some(account.at)) } else { None };
+            since = if silent { since.or(Some(probe.at)) } else { None };
         }
         found
     }
 
-    fn accounts(&self, from: Instant, until: Instant) -> &[Account] {
-        let accounts = &self.seen.accounts;
-        let place = |at: Instant| accounts.partition_point(|account| account.at < at);
-        accounts.get(place(from)..place(until)).unwrap_or_default()
+    fn probes(&self, from: Instant, until: Instant) -> &[Probe] {
+        let probes = &self.seen.probes;
+        let index = |at: Instant| probes.partition_point(|probe| probe.at < at);
+        probes.get(index(from)..index(until)).unwrap_or_default()
     }
 
-    fn excused(&self) -> impl Iterator<Item = (Instant, Instant)> {
-        self.seen.excused.iter().map(|(from, until)| (*from, until.unwrap_or(self.end)))
+    fn downtimes(&self) -> impl Iterator<Item = (Instant, Instant)> {
+        self.seen.downtimes.iter().map(|(from, until)| (*from, until.unwrap_or(self.end)))
     }
 
     fn unread(&self) -> impl Iterator<Item = (Instant, Instant)> {

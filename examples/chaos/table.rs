@@ -1,4 +1,4 @@
-//! The report as a person reads it.
+//! The report as text: a table and a summary.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use outbox_router::terminal;
 
 use crate::report::{Case, Report};
 
-/// The figures to reach.
+/// Figures above these are highlighted.
 const RECOVERY: Duration = Duration::from_secs(2);
 const MEMORY: u64 = 64_000_000;
 
-/// The table, and under it what the rows add up to.
+/// Renders the table and the summary.
 pub(crate) fn render(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    // decided already, with NO_COLOR, which the library does not know
+    // `terminal` honours NO_COLOR, which the library does not know
     if terminal::colours(&io::stdout()) {
         table.enforce_styling()
     } else {
@@ -125,7 +125,7 @@ fn summary(report: &Report) -> String {
     let number = |number: usize| count(number as u64);
     let mut lines = vec![
         format!(
-            "{} rows committed in {} transactions, {} of them large, the largest of {} rows; {} rolled back, {} went back \
+            "{} rows committed in {} transactions, {} of them large, the largest of {} rows; {} rolled back, {} rolled back \
              to a savepoint; {} rows deleted since",
             number(evidence.committed.len()),
             count(written.transactions),
@@ -136,7 +136,7 @@ fn summary(report: &Report) -> String {
             number(report.deleted()),
         ),
         format!(
-            "{} records read, of {} rows; {} duplicates, and {} that were asked for; of {} COMMITs without an answer the log knows the outcome",
+            "{} records read for {} rows; {} duplicates, and {} that were requested; {} events with a COMMIT that was not answered",
             number(evidence.arrivals.len()),
             number(evidence.judgement.first_arrivals.len()),
             number(evidence.judgement.duplicates.len()),
@@ -146,7 +146,7 @@ fn summary(report: &Report) -> String {
         format!("seed {}, {:.0} s", evidence.seed, evidence.end.duration_since(evidence.start).as_secs_f64()),
     ];
     if report.is_good() {
-        lines.push("nothing lost, nothing reordered, no duplicates but those allowed, nothing stood still without a reason".to_owned());
+        lines.push("nothing lost, nothing reordered, no more duplicates than allowed, no standstill without a reason".to_owned());
     }
     for fault in &report.faults {
         lines.push(format!("wrong: {fault}"));

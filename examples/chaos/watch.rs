@@ -1,4 +1,4 @@
-//! What is looked at all the time: the router's own account of itself, its memory, and the log that its slot holds back.
+//! Polls the router's status and log, its memory, and the WAL that its slot retains, throughout the campaign.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -15,42 +15,42 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
-use crate::accounts::{self, Account};
+use crate::admin_probe::{self, Probe};
 use crate::allowance::{Look, Mark, Session};
 use crate::intake::lock;
 use crate::stage::process::peak_memory;
 use crate::stage::router::status;
 use crate::writers::connect;
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A router that is frozen does not answer.
-const ANSWER: Duration = Duration::from_millis(250);
-const WEIGH_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(20);
+/// A frozen router does not answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
-/// What something took at one moment, in bytes.
+/// The resources in use at one moment, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weight {
+pub(crate) struct Usage {
     pub(crate) at: Instant,
-    /// Log that the slot holds back.
+    /// WAL that the slot retains.
     pub(crate) retained: Option<u64>,
-    /// The most memory that the process ever had.
+    /// The peak memory of the process so far.
     pub(crate) memory: Option<u64>,
 }
 
-/// Everything that was seen.
+/// Everything that was observed.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) looks: Vec<Look>,
-    pub(crate) weights: Vec<Weight>,
+    pub(crate) usage: Vec<Usage>,
     pub(crate) marks: Vec<Mark>,
     pub(crate) sessions: Vec<Session>,
-    /// What the router said of itself when it was asked in peace.
-    pub(crate) accounts: Vec<Account>,
-    /// From when to when it could not say anything: it had been killed, told to stop, or frozen.
-    pub(crate) excused: Vec<(Instant, Option<Instant>)>,
+    /// The answers of the admin endpoint to less frequent requests with a longer timeout.
+    pub(crate) probes: Vec<Probe>,
+    /// From when to when the router could not answer because it was killed, stopped or frozen.
+    pub(crate) downtimes: Vec<(Instant, Option<Instant>)>,
 }
 
-/// At work until dropped.
+/// Polls until it is dropped.
 pub(crate) struct Watch {
     seen: Arc<Mutex<Seen>>,
     process: Arc<AtomicU32>,
@@ -63,45 +63,45 @@ impl Watch {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let process = Arc::new(AtomicU32::new(0));
         let admin = Arc::new(Mutex::new(admin));
-        let looking = tokio::spawn(look(Arc::clone(&admin), log.to_owned(), Arc::clone(&seen)));
-        let weighing = weigh(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
-        let asking = accounts::ask(Arc::clone(&admin), Arc::clone(&process), Arc::clone(&seen));
-        Watch { seen, process, admin, tasks: [looking, tokio::spawn(weighing), tokio::spawn(asking)] }
+        let polling = tokio::spawn(poll_status(Arc::clone(&admin), log.to_owned(), Arc::clone(&seen)));
+        let sampling = sample_usage(postgres.to_owned(), slot, Arc::clone(&process), Arc::clone(&seen));
+        let probing = admin_probe::run(Arc::clone(&admin), Arc::clone(&process), Arc::clone(&seen));
+        Watch { seen, process, admin, tasks: [polling, tokio::spawn(sampling), tokio::spawn(probing)] }
     }
 
-    /// Which process the router is from now on, and where it answers.
+    /// Sets the router's process and admin address.
     pub(crate) fn follow(&self, process: u32, admin: SocketAddr) {
         *lock(&self.admin) = admin;
         self.process.store(process, Ordering::Relaxed);
-        self.can_speak();
+        self.end_downtime();
     }
 
-    /// The router cannot say anything from now on, until `can_speak`.
-    pub(crate) fn cannot_speak(&self) {
-        self.can_speak();
-        lock(&self.seen).excused.push((Instant::now(), None));
+    /// The router cannot answer from now on, until `end_downtime`.
+    pub(crate) fn begin_downtime(&self) {
+        self.end_downtime();
+        lock(&self.seen).downtimes.push((Instant::now(), None));
     }
 
-    pub(crate) fn can_speak(&self) {
-        if let Some((_, until)) = lock(&self.seen).excused.last_mut() {
+    pub(crate) fn end_downtime(&self) {
+        if let Some((_, until)) = lock(&self.seen).downtimes.last_mut() {
             until.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Takes the memory of the router once more: it is about to end.
-    pub(crate) fn last_words(&self) {
-        self.cannot_speak();
+    /// Begins a downtime, and samples the memory of the router a last time. Call it before the router is ended.
+    pub(crate) fn before_end(&self) {
+        self.begin_downtime();
         let memory = peak_memory(self.process.load(Ordering::Relaxed)).ok();
-        lock(&self.seen).weights.push(Weight { at: Instant::now(), retained: None, memory });
+        lock(&self.seen).usage.push(Usage { at: Instant::now(), retained: None, memory });
     }
 
-    /// Where the log ended when it was looked at last.
+    /// The end of the log at the last sample.
     pub(crate) fn end_of_log(&self) -> Option<Lsn> {
         lock(&self.seen).marks.last().map(|mark| mark.end)
     }
 
-    /// What the router said last of how far everything is acknowledged, and is remembered.
-    pub(crate) fn remembered(&self) -> Option<Lsn> {
+    /// Up to where everything is acknowledged and in a checkpoint, by the router's last status.
+    pub(crate) fn checkpointed(&self) -> Option<Lsn> {
         let look = *lock(&self.seen).looks.last()?;
         look.flushed.min(look.remembered)
     }
@@ -119,7 +119,7 @@ impl Drop for Watch {
     }
 }
 
-async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>>) {
+async fn poll_status(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>>) {
     let mut read = 0;
     loop {
         let at = Instant::now();
@@ -127,7 +127,7 @@ async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>
         let sessions = text.lines().filter_map(first_session);
         lock(&seen).sessions.extend(sessions.map(|first| Session { at, first }));
         let admin = *lock(&admin);
-        if let Ok(Ok(status)) = timeout(ANSWER, status(admin)).await {
+        if let Ok(Ok(status)) = timeout(ANSWER_TIMEOUT, status(admin)).await {
             let look = Look {
                 at,
                 ready: status.ready,
@@ -138,11 +138,11 @@ async fn look(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mutex<Seen>
             };
             lock(&seen).looks.push(look);
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 
-/// What was added to the log since it was read up to `read`, without a last line that is not whole.
+/// The complete lines that were added to the log after the offset `read`, which is moved behind them.
 fn new_lines(log: &Path, read: &mut u64) -> String {
     let mut more = String::new();
     let text = File::open(log).and_then(|mut file| {
@@ -154,12 +154,12 @@ fn new_lines(log: &Path, read: &mut u64) -> String {
     more
 }
 
-/// Whether a session is the first of its process, if the line reports one.
+/// If the line reports the start of a session: whether it is the first one of its process.
 fn first_session(line: &str) -> Option<bool> {
     line.contains("connected; events flow").then(|| line.ends_with("again=false"))
 }
 
-async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
+async fn sample_usage(postgres: String, slot: &'static str, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
     let mut client = None;
     loop {
         let at = Instant::now();
@@ -175,14 +175,14 @@ async fn weigh(postgres: String, slot: &'static str, process: Arc<AtomicU32>, se
         if answer.is_none() {
             client = None;
         }
-        let weight = Weight { at, retained: answer.and_then(|(_, retained)| retained), memory };
-        lock(&seen).weights.push(weight);
+        let usage = Usage { at, retained: answer.and_then(|(_, retained)| retained), memory };
+        lock(&seen).usage.push(usage);
         lock(&seen).marks.extend(answer.map(|(end, _)| Mark { at: asked, end }));
-        sleep(WEIGH_EVERY).await;
+        sleep(SAMPLE_EVERY).await;
     }
 }
 
-/// Where the log ends, and how much of it the slot holds back.
+/// The end of the log, and the bytes of it that the slot retains.
 async fn end_and_retained(client: &Client, slot: &str) -> anyhow::Result<(Lsn, Option<u64>)> {
     let sql = "SELECT pg_current_wal_lsn()::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
                FROM pg_replication_slots WHERE slot_name = $1";

@@ -1,8 +1,8 @@
-//! The application: several writers that change aggregates and put events into the outbox in the same transactions, which
-//! roll back, go back to savepoints, delete their rows again, and lose their connections.
+//! The application: several writers that change aggregates and insert events into the outbox in the same transactions. Some
+//! transactions roll back, roll back to savepoints, delete their rows, or lose their connection.
 //!
-//! Each aggregate counts its events under a row lock that is held until the commit, so the numbers are in the order of the
-//! commits, and what is rolled back leaves no gap.
+//! Each aggregate counts its events under a row lock that is held until the commit. So the numbers are in commit order, and a
+//! rollback leaves no gap.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,44 +19,44 @@ use tokio_postgres::{Client, NoTls, Transaction};
 
 use crate::event::{Id, id_of};
 
-/// Those that come again and again in small transactions.
+/// The aggregate types of the small transactions.
 const TYPES: [&str; 2] = ["order", "customer"];
-/// That of large transactions.
+/// The aggregate type of the large transactions.
 pub(crate) const LARGE: &str = "batch";
-/// All of them, each the topic of its own.
+/// All aggregate types; each has its own topic.
 pub(crate) const ALL_TYPES: [&str; 3] = ["order", "customer", LARGE];
 
 const WRITERS: u64 = 4;
-/// Few, so that writers wait for each other, which is what order is about.
+/// Few, so that writers contend for the same aggregates.
 const AGGREGATES: u32 = 200;
 const LARGE_AGGREGATES: i64 = 10;
-/// One transaction in so many ...
-const ROLLS_BACK: u32 = 10;
-const HAS_A_SAVEPOINT: u32 = 10;
-const DELETES_ITS_ROWS: u32 = 10;
-const LOSES_ITS_CONNECTION: u32 = 1_000;
-/// One time in so many an aggregate's events are larger than some routers can send, where that is asked for.
-const IS_LARGE: u32 = 500;
+/// How often something happens: once in this many transactions.
+const ROLLBACK_ONE_IN: u32 = 10;
+const SAVEPOINT_ONE_IN: u32 = 10;
+const DELETE_ONE_IN: u32 = 10;
+const DISCONNECT_ONE_IN: u32 = 1_000;
+/// With `--park`, once in this many times the events of a statement are larger than some routers can send.
+const LARGE_ONE_IN: u32 = 500;
 
-/// A statement that is not answered by then never is.
-const ANSWER: Duration = Duration::from_secs(60);
-const CONNECT_AGAIN: Duration = Duration::from_millis(20);
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RECONNECT_AFTER: Duration = Duration::from_millis(20);
 
-/// `$1` the aggregate, `$2` how many events, `$3` their type, `$4` payload, `$5` headers.
+/// `$1`: aggregate, `$2`: number of events, `$3`: event type, `$4`: payload, `$5`: headers.
 const EMIT: &str = "\
     WITH next AS (UPDATE aggregates SET events = events + $2 WHERE id = $1 RETURNING id, type, events) \
     INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
     SELECT type, id, $3, $4::text::jsonb || jsonb_build_object('sequence', events - $2 + n), $5::text::jsonb \
     FROM next, generate_series(1, $2) n ORDER BY n RETURNING id::text";
 
-/// `$1` how many events of each aggregate, `$2` headers.
+/// `$1`: number of events per aggregate, `$2`: headers.
 const EMIT_LARGE: &str = "\
     WITH next AS (UPDATE aggregates SET events = events + $1 WHERE type = 'batch' RETURNING id, type, events) \
     INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
     SELECT type, id, 'Imported', jsonb_build_object('sequence', events - $1 + n, 'text', md5(n::text)), $2::text::jsonb \
     FROM next, generate_series(1, $1) n ORDER BY n RETURNING id::text";
 
-/// Creates the application's own table. The outbox is made by `outbox-router init`.
+/// Creates the application's own table; `outbox-router init` creates the outbox.
 pub(crate) async fn create_table(postgres: &Client) -> anyhow::Result<()> {
     let mut sql =
         "CREATE TABLE aggregates (id text PRIMARY KEY, type text NOT NULL, events bigint NOT NULL);"
@@ -71,26 +71,26 @@ pub(crate) async fn create_table(postgres: &Client) -> anyhow::Result<()> {
     postgres
         .batch_execute(&sql)
         .await
-        .context("create the table `aggregates`; servers that have been used before will not do")
+        .context("create the table `aggregates`; the campaign needs servers that have not been used before")
 }
 
-/// A connection whose other half runs as a task until the client is dropped.
+/// Connects. The connection runs as a task until the client is dropped.
 pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     let connecting = tokio_postgres::connect(url, NoTls);
-    let (client, connection) = timeout(ANSWER, connecting).await?.context("connect to Postgres")?;
-    // its error reaches the client's next query
+    let (client, connection) = timeout(CONNECT_TIMEOUT, connecting).await?.context("connect to Postgres")?;
+    // the client's next query reports its error
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// What the writers know of what they did.
+/// What the writers know of their transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// Each event whose COMMIT succeeded, and when the writer heard so.
+    /// Each event whose COMMIT succeeded, and when the writer received the answer.
     pub(crate) committed: HashMap<Id, Instant>,
-    /// Events that were certainly rolled back; none of them may ever arrive.
+    /// Events that were certainly rolled back and must never arrive.
     pub(crate) rolled_back: HashSet<Id>,
-    /// Events whose COMMIT was not answered: the server knows what became of them.
+    /// The number of events whose COMMIT was not answered. Only the server knows their outcome.
     pub(crate) in_doubt: u64,
     pub(crate) deleted: u64,
     pub(crate) transactions: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Written {
     pub(crate) largest: u64,
 }
 
-/// The same, shared by the writers.
+/// [`Written`], shared by the writers.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     written: Mutex<Written>,
@@ -112,53 +112,56 @@ impl Ledger {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many rows have been committed.
+    /// The number of committed rows.
     pub(crate) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    fn settle(&self, events: Events, fate: Fate) {
+    fn record(&self, events: Events, outcome: Outcome) {
         let at = Instant::now();
         let mut written = self.lock();
         written.transactions += 1;
         written.rolled_back.extend(events.undone);
-        match fate {
-            Fate::Committed => {
-                self.rows.fetch_add(events.standing.len() as u64, Ordering::Relaxed);
-                written.committed.extend(events.standing.into_iter().map(|id| (id, at)));
+        match outcome {
+            Outcome::Committed => {
+                self.rows.fetch_add(events.inserted.len() as u64, Ordering::Relaxed);
+                written.committed.extend(events.inserted.into_iter().map(|id| (id, at)));
                 written.deleted += events.deleted;
             }
-            Fate::RolledBack => {
+            Outcome::RolledBack => {
                 written.rollbacks += 1;
-                written.rolled_back.extend(events.standing);
+                written.rolled_back.extend(events.inserted);
             }
-            Fate::InDoubt => written.in_doubt += events.standing.len() as u64,
+            Outcome::InDoubt => written.in_doubt += events.inserted.len() as u64,
         }
     }
 }
 
-/// A transaction's events, by what becomes of them if it commits.
+/// The events of a transaction.
 #[derive(Default)]
 struct Events {
-    standing: Vec<Id>,
+    /// Committed if the transaction commits.
+    inserted: Vec<Id>,
+    /// Rolled back to a savepoint.
     undone: Vec<Id>,
+    /// How many of `inserted` were deleted again.
     deleted: u64,
 }
 
-enum Fate {
+enum Outcome {
     Committed,
     RolledBack,
     InDoubt,
 }
 
-/// Writers at work, until dropped.
+/// The running writers; dropping it ends them.
 pub(crate) struct Writers {
     tasks: JoinSet<anyhow::Result<()>>,
     end: Arc<AtomicBool>,
 }
 
 impl Writers {
-    /// Has them begin, at so many rows a second in all. The same `seed` makes the same choices.
+    /// Starts them, at `rate` rows per second in total. The same `seed` makes the same choices.
     pub(crate) fn start(url: &str, ledger: &Arc<Ledger>, rate: u64, seed: u64, large: bool) -> Self {
         let mut tasks = JoinSet::new();
         let end = Arc::new(AtomicBool::new(false));
@@ -176,15 +179,15 @@ impl Writers {
         Writers { tasks, end }
     }
 
-    /// Fails if one of them has: they end only when told to.
-    pub(crate) fn are_well(&mut self) -> anyhow::Result<()> {
+    /// Fails if a writer has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
             Some(ended) => ended.context("a writer panicked")?.context("a writer failed"),
         }
     }
 
-    /// Lets them finish their transactions.
+    /// Ends the writers after their current transactions.
     pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
         self.end.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -210,23 +213,23 @@ impl Writer {
         let mut due = tokio::time::Instant::now();
         while !self.end.load(Ordering::Relaxed) {
             let Ok(mut client) = connect(&self.url).await else {
-                sleep(CONNECT_AGAIN).await;
+                sleep(RECONNECT_AFTER).await;
                 continue;
             };
             while !self.end.load(Ordering::Relaxed) {
-                // each has a seed of its own, so that one that fails in the middle does not change the next one's choices
+                // seeded per transaction, so that one that fails halfway does not change the choices of the next
                 let mut random = StdRng::seed_from_u64(self.seed.wrapping_add(number));
                 number += 1;
-                // after an outage at the old pace, not faster
+                // do not catch up after an outage
                 due = due.max(tokio::time::Instant::now() - Duration::from_millis(100));
                 sleep_until(due).await;
                 match self.transaction(&mut client, &mut random).await {
                     Ok(rows) => due += Duration::from_secs_f64(rows.max(1) as f64 / self.per_second),
-                    // anything else than a server that is away is a fault of the campaign
+                    // any other error is a mistake of the campaign
                     Err(error) if is_outage(&error) => break,
                     Err(error) => return Err(error.into()),
                 }
-                if one_in(&mut random, LOSES_ITS_CONNECTION) {
+                if one_in(&mut random, DISCONNECT_ONE_IN) {
                     break;
                 }
             }
@@ -234,7 +237,7 @@ impl Writer {
         Ok(())
     }
 
-    /// One transaction; returns how many rows it inserted.
+    /// Runs one transaction; returns the number of rows inserted.
     async fn transaction(
         &self,
         client: &mut Client,
@@ -243,18 +246,18 @@ impl Writer {
         let mut events = Events::default();
         let mut transaction = client.transaction().await?;
         if let Err(error) = self.changes(&mut transaction, random, &mut events).await {
-            // without COMMIT nothing commits
-            self.ledger.settle(events, Fate::RolledBack);
+            // COMMIT was not sent
+            self.ledger.record(events, Outcome::RolledBack);
             return Err(error);
         }
-        let rows = events.standing.len();
-        if one_in(random, ROLLS_BACK) {
+        let rows = events.inserted.len();
+        if one_in(random, ROLLBACK_ONE_IN) {
             let end = transaction.rollback().await;
-            self.ledger.settle(events, Fate::RolledBack);
+            self.ledger.record(events, Outcome::RolledBack);
             return end.map(|()| rows);
         }
         let end = transaction.commit().await;
-        self.ledger.settle(events, if end.is_ok() { Fate::Committed } else { Fate::InDoubt });
+        self.ledger.record(events, if end.is_ok() { Outcome::Committed } else { Outcome::InDoubt });
         end.map(|()| rows)
     }
 
@@ -264,27 +267,27 @@ impl Writer {
         random: &mut StdRng,
         events: &mut Events,
     ) -> Result<(), tokio_postgres::Error> {
-        // an order before a customer, always, so that no two writers wait for each other
+        // always in this order, so that writers do not deadlock
         for kind in TYPES {
             if kind != TYPES[0] && !one_in(random, 4) {
                 continue;
             }
             let count = if kind == TYPES[0] { AGGREGATES } else { AGGREGATES / 4 };
             let aggregate = format!("{kind}-{}", random.random_range(1..=count));
-            if one_in(random, HAS_A_SAVEPOINT) {
-                let savepoint = transaction.savepoint("second_thoughts").await?;
+            if one_in(random, SAVEPOINT_ONE_IN) {
+                let savepoint = transaction.savepoint("rolled_back").await?;
                 let undone = self.emit(&savepoint, &aggregate, random).await?;
                 events.undone.extend(undone);
                 savepoint.rollback().await?;
                 self.ledger.lock().savepoint_rollbacks += 1;
-            } else if one_in(random, HAS_A_SAVEPOINT) {
-                let savepoint = transaction.savepoint("first_thoughts").await?;
-                let standing = self.emit(&savepoint, &aggregate, random).await?;
-                events.standing.extend(standing);
+            } else if one_in(random, SAVEPOINT_ONE_IN) {
+                let savepoint = transaction.savepoint("released").await?;
+                let inserted = self.emit(&savepoint, &aggregate, random).await?;
+                events.inserted.extend(inserted);
                 savepoint.commit().await?;
             }
-            events.standing.extend(self.emit(transaction, &aggregate, random).await?);
-            if one_in(random, DELETES_ITS_ROWS) {
+            events.inserted.extend(self.emit(transaction, &aggregate, random).await?);
+            if one_in(random, DELETE_ONE_IN) {
                 let sql = "DELETE FROM outbox WHERE aggregate_type = $1 AND aggregate_id = $2 \
                            AND xmin = pg_current_xact_id()::xid";
                 events.deleted += transaction.execute(sql, &[&kind, &aggregate]).await?;
@@ -295,7 +298,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// One to four events of one aggregate; returns their ids.
+    /// Inserts one to four events of one aggregate; returns their ids.
     async fn emit(
         &self,
         transaction: &Transaction<'_>,
@@ -303,13 +306,13 @@ impl Writer {
         random: &mut StdRng,
     ) -> Result<Vec<Id>, tokio_postgres::Error> {
         let count = i64::from(random.random_range(1..=4_u32));
-        // with what tends to go wrong on the way
+        // texts that are easily mangled by a wrong encoding or escape
         const WORDS: [&str; 8] =
             ["Grüße", "\"by hand\"", "a\\b", "🚚", "line\nbreak", "it's", "plain", "\u{1}"];
         let words: Vec<&str> =
             (0..random.random_range(0..30)).filter_map(|_| WORDS.choose(random).copied()).collect();
         let mut text = words.join(" ");
-        if self.large && one_in(random, IS_LARGE) {
+        if self.large && one_in(random, LARGE_ONE_IN) {
             text += &"large ".repeat(600);
         }
         let payload = serde_json::json!({ "text": text }).to_string();
@@ -328,8 +331,8 @@ fn ids(rows: &[tokio_postgres::Row]) -> Result<Vec<Id>, tokio_postgres::Error> {
     rows.iter().map(|row| row.try_get(0).map(|text| id_of(text).unwrap_or_default())).collect()
 }
 
-/// Commits one large transaction: so many rows, some of them behind a savepoint that stands, and a tenth as many more that
-/// one takes back. Tries again while the server is away.
+/// Commits one large transaction of `rows` rows, about half of them after a savepoint that is released. A tenth as many more rows
+/// are rolled back to a savepoint. Repeats it after an outage of the server.
 pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> anyhow::Result<u64> {
     let headers = serde_json::json!({ "batch": seed }).to_string();
     let each = (rows as i64 / LARGE_AGGREGATES).max(2);
@@ -339,21 +342,21 @@ pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> a
             let mut client = connect(url).await.map_err(|_| None)?;
             let mut transaction = client.transaction().await.map_err(Some)?;
             let half = emit_large(&transaction, each / 2, &headers).await.map_err(Some)?;
-            events.standing.extend(half);
-            let savepoint = transaction.savepoint("taken_back").await.map_err(Some)?;
+            events.inserted.extend(half);
+            let savepoint = transaction.savepoint("rolled_back").await.map_err(Some)?;
             events.undone.extend(emit_large(&savepoint, each / 10 + 1, &headers).await.map_err(Some)?);
             savepoint.rollback().await.map_err(Some)?;
-            let savepoint = transaction.savepoint("stands").await.map_err(Some)?;
+            let savepoint = transaction.savepoint("released").await.map_err(Some)?;
             let half = emit_large(&savepoint, each - each / 2, &headers).await.map_err(Some)?;
-            events.standing.extend(half);
+            events.inserted.extend(half);
             savepoint.commit().await.map_err(Some)?;
             transaction.commit().await.map_err(Some)
         }
         .await;
         match end {
             Ok(()) => {
-                let count = events.standing.len() as u64;
-                ledger.settle(events, Fate::Committed);
+                let count = events.inserted.len() as u64;
+                ledger.record(events, Outcome::Committed);
                 let mut written = ledger.lock();
                 written.large += 1;
                 written.largest = written.largest.max(count);
@@ -361,8 +364,8 @@ pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> a
             }
             Err(Some(error)) if !is_outage(&error) => return Err(error).context("a large transaction"),
             Err(_) => {
-                ledger.settle(events, Fate::InDoubt);
-                sleep(CONNECT_AGAIN).await;
+                ledger.record(events, Outcome::InDoubt);
+                sleep(RECONNECT_AFTER).await;
             }
         }
     }
@@ -376,7 +379,7 @@ async fn emit_large(
     ids(&transaction.query(EMIT_LARGE, &[&each, &headers]).await?)
 }
 
-/// Whether the server went away, or was about to: everything but an answer to the statement itself.
+/// Whether the error is a lost connection or a shutdown of the server (SQLSTATE 57P..), and not an answer to the statement.
 fn is_outage(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|code| code.code().starts_with("57P"))
 }

@@ -1,4 +1,4 @@
-//! The comparison, row by row, of what was committed with what arrived.
+//! Compares what was committed with what arrived, row by row.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use crate::stage::consumer::Received;
 use crate::stage::outbox_table::Row;
 use crate::writers::Written;
 
-/// What was found. Each list holds one line per fault.
+/// The result of the comparison. Each list has one line per fault.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Rows in the table.
@@ -27,13 +27,13 @@ pub(crate) struct Findings {
     pub(crate) altered: Vec<String>,
     /// Records of no committed row.
     pub(crate) never_committed: Vec<String>,
-    /// Events whose COMMIT succeeded and that the table does not hold.
+    /// Events whose COMMIT succeeded and that are missing from the table.
     pub(crate) not_in_table: Vec<String>,
 }
 
 impl Findings {
     /// # Errors
-    /// One sentence that says all that is wrong, with the first case of each kind. Duplicates are not.
+    /// A sentence with all faults and the first case of each. Duplicates are allowed.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let kinds = [
             ("lost", &self.lost),
@@ -51,7 +51,7 @@ impl Findings {
     }
 }
 
-/// Compares the rows of the table with the records, and what the writers know with both.
+/// Compares the rows of the table, what the writers know, and the records.
 pub(crate) fn compare(rows: &[Row], written: &Written, records: &[Received]) -> Findings {
     let by_id: HashMap<&str, &Row> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
     let mut findings = Findings { rows: rows.len(), records: records.len(), ..Findings::default() };
@@ -89,7 +89,7 @@ struct Entry {
     sequence: i64,
 }
 
-/// What is wrong with the order of one aggregate's records, as the brokers' log has them.
+/// The faults in the order of one aggregate's records, by their offsets.
 fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
     let partitions: HashSet<i32> = log.iter().map(|entry| entry.partition).collect();
     if partitions.len() > 1 {
@@ -107,7 +107,7 @@ fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
         }
         newest = newest.max(*sequence);
     }
-    // an old event that comes last again would be taken for the aggregate's state, by compaction too
+    // consumers and compaction would take the old event for the aggregate's last state
     match log.last() {
         Some(last) if last.sequence != newest && faults.is_empty() => {
             faults.push(format!("the last record of {aggregate} is event {} of {newest}", last.sequence));
@@ -117,7 +117,7 @@ fn disorder(aggregate: &str, mut log: Vec<Entry>) -> Vec<String> {
     faults
 }
 
-/// In what a record differs from its row, if it does.
+/// The first part in which a record differs from its row.
 fn difference(row: &Row, record: &Received) -> Option<&'static str> {
     if record.topic != row.topic() {
         Some("topic")
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Three events of one order and two of a customer, and their records as they should be.
+    /// Three events of one order and two of a customer, with correct records.
     struct World {
         rows: Vec<Row>,
         written: Written,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_has_no_fault() {
+    fn correct_records_have_no_fault() {
         let findings = world().compare();
         assert_eq!(findings.verdict(), Ok(()));
         let expected = Findings { rows: 5, aggregates: 2, records: 5, arrived: 5, ..Findings::default() };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_reading_does_not_matter_but_the_logs_does() {
+    fn order_in_the_log_matters_and_order_of_reading_does_not() {
         let mut world = world();
         world.records.reverse();
         assert_eq!(world.compare().verdict(), Ok(()));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_event_that_comes_last_again_is_found() {
+    fn old_event_repeated_last_is_found() {
         let findings = world().log(&[0, 1, 2, 3, 4, 2]);
         assert_fault(&findings, &findings.out_of_order, "the last record of order-7 is event 2 of 3");
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_record_is_found_whatever_was_altered() {
+    fn alteration_of_any_part_is_found() {
         let alterations: [(&str, Alteration); 10] = [
             ("payload", |record| record.value.as_mut().unwrap()[2] = b'x'),
             ("payload", |record| record.value.as_mut().unwrap().truncate(3)),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_that_differs_is_found() {
+    fn altered_duplicate_is_found() {
         let mut world = world();
         let mut again = world.records[4].clone();
         again.offset = 5;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rolled_back_or_never_written_is_found() {
+    fn records_of_rolled_back_or_unknown_events_are_found() {
         for (id, what) in [("rolled-back", "rolled back"), ("nobodys", "nobody wrote")] {
             let mut world = world();
             let mut ghost = world.records[4].clone();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_the_table_does_not_hold_is_found() {
+    fn commit_missing_from_the_table_is_found() {
         let mut world = world();
         world.written.committed.insert("vanished".to_owned(), Instant::now());
         let findings = world.compare();

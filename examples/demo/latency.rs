@@ -1,8 +1,7 @@
-//! How long events took, from the moment when the writer's COMMIT had returned to the moment when the consumer had
-//! the record in its hands; both read from the clock of this machine.
+//! Latencies from the return of the writer's COMMIT until the consumer received the record, both by this machine's clock.
 //!
-//! Postgres shows a commit to the router a little before it answers the writer. A record that overtakes the answer
-//! counts as 0.
+//! Postgres shows a commit to the router a little before it answers the writer. A record that arrives before that answer counts
+//! as 0.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,15 +10,15 @@ use crate::stage::consumer::Received;
 use crate::stage::figures::Latency;
 use crate::writers::Written;
 
-/// A time in which events had to wait: for the router to come back, or for their topic to be created.
+/// A period in which events had to wait for the router to restart or for their topic to be created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause {
     pub(crate) from: Instant,
     pub(crate) until: Instant,
 }
 
-/// The times of all events, and of those that no pause held up: what was under way when one began and what was
-/// committed before it was over is left out. What queued behind that is not.
+/// The latencies of all events, and of those that no pause delayed. The latter exclude events in flight when a pause began or
+/// committed before it ended, but not those queued behind them.
 pub(crate) fn latencies(written: &Written, records: &[Received], pauses: &[Pause]) -> (Latency, Latency) {
     let mut first: HashMap<&str, Instant> = HashMap::new();
     for record in records {
@@ -62,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pause_held_up_is_only_in_the_first_figure() {
+    fn events_delayed_by_a_pause_count_only_in_the_first_figure() {
         let start = Instant::now();
         let at = |milliseconds| start + ms(milliseconds);
         let pauses = [Pause { from: at(0), until: at(5) }, Pause { from: at(100), until: at(200) }];
         let mut written = Written::default();
         let mut records = Vec::new();
-        // in the first pause; between the two; under way at the second's begin; within it; afterwards
+        // in the first pause; between the two; in flight when the second begins; within it; afterwards
         let events = [("a", 1, 30), ("b", 10, 12), ("c", 99, 203), ("d", 150, 204), ("e", 201, 206)];
         for (id, committed, arrived) in events {
             written.committed.insert(id.to_owned(), at(committed));
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_arrival_counts_and_overtaking_is_zero() {
+    fn first_arrival_counts_and_negative_latency_is_zero() {
         let start = Instant::now() + ms(1000);
         let mut written = Written::default();
         written.committed.insert("a".to_owned(), start);

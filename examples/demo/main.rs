@@ -1,6 +1,6 @@
-//! The demo: writers, the router, a consumer, and the comparison of what was committed with what arrived.
+//! The demo: runs writers, the router and a consumer, and compares what was committed with what arrived.
 //!
-//! `scripts/demo` brings up the servers and runs it. By hand, with servers of its own that nothing else has used:
+//! `scripts/demo` starts the servers and runs this program. To run it by hand, with servers that nothing else has used:
 //!
 //! ```sh
 //! scripts/services up && eval "$(scripts/services env)"
@@ -12,7 +12,7 @@ mod latency;
 mod progress;
 mod report;
 mod scenario;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 mod writers;
@@ -24,20 +24,20 @@ use std::time::Duration;
 use clap::Parser;
 use outbox_router::terminal;
 
-use crate::scenario::{Stage, play};
+use crate::scenario::{Stage, run_demo};
 use crate::stage::program;
 use crate::writers::Plan;
 
 /// Writes orders and their events, kills the router in the middle, and compares what arrived with the table.
 ///
-/// Exit code 0: everything arrived, in order and unaltered. 1: it did not, or the demo could not be done.
+/// Exit code 0: everything arrived, in order and unaltered. 1: it did not, or the demo could not be run.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Postgres, with rights to create tables and slots; no other demo has run there
+    /// URL of a Postgres on which no demo has run, with rights to create tables and slots
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
     postgres: String,
 
-    /// Kafka
+    /// Bootstrap servers of Kafka
     #[arg(long, env = "TEST_KAFKA")]
     kafka: String,
 
@@ -45,22 +45,22 @@ struct Cli {
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rows: u64,
 
-    /// The time that they take for it
+    /// Seconds over which they spread them
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
 
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     writers: u32,
 
-    /// Makes the same choices again
+    /// Makes the same choices as an earlier run with this seed
     #[arg(long)]
     seed: Option<u64>,
 
-    /// The router; by default the one that was built with this program
+    /// Router to test; default: the one built with this program
     #[arg(long)]
     router: Option<PathBuf>,
 
-    /// For the router's configuration and log
+    /// Folder for the router's configuration and log
     #[arg(long, default_value = ".services/demo")]
     folder: PathBuf,
 }
@@ -74,7 +74,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let stage = Stage {
         program: match cli.router {
             Some(program) => program,
-            None => program::router_beside()?,
+            None => program::built_router()?,
         },
         folder: cli.folder,
         postgres: cli.postgres,
@@ -88,7 +88,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         customers: 50,
         seed: cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000)),
     };
-    let report = play(&stage, plan).await?;
+    let report = run_demo(&stage, plan).await?;
     terminal::print(&report.render())?;
     match report.findings.verdict() {
         Ok(()) => Ok(ExitCode::SUCCESS),

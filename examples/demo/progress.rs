@@ -1,4 +1,4 @@
-//! What a person sees while the demo runs: a bar on a terminal, a line now and then elsewhere. On standard error.
+//! Shows the progress on standard error: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use outbox_router::terminal;
 const FRAME: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// The bar, or what stands for it.
+/// The progress display.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     rows: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shows `committed` on its way to `rows`, and `read` beside it.
+    /// A display of how many of `rows` are `committed`, and how many were `read`.
     pub(crate) fn new(rows: u64, committed: Arc<AtomicU64>, read: Arc<AtomicU64>) -> Self {
         let bar = terminal::colours(&io::stderr()).then(|| {
             let template = "{bar:32.green/dim} {human_pos:>8} of {human_len} rows committed, {msg}";
@@ -31,7 +31,7 @@ impl Progress {
         Progress { bar, rows, committed, read }
     }
 
-    /// One line that stays.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),

@@ -12,7 +12,7 @@ use crate::latency::Pause;
 use crate::stage::figures::{Latency, time};
 use crate::writers::Written;
 
-/// All that was measured and compared.
+/// The results of the demo.
 pub(crate) struct Report {
     pub(crate) written: Written,
     pub(crate) findings: Findings,
@@ -22,7 +22,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// As a person reads it; with colours if standard output shows them.
+    /// Renders the table, with colours if standard output supports them.
     pub(crate) fn render(&self) -> String {
         render(&self.lines(), terminal::colours(&io::stdout()), Table::new().width())
     }
@@ -116,7 +116,7 @@ fn render(lines: &[Line], colours: bool, width: Option<u16>) -> String {
         Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
         None => table.set_content_arrangement(ContentArrangement::Disabled),
     };
-    // decided already, with NO_COLOR, which the library does not know
+    // `terminal` honours NO_COLOR, which the library does not know
     if colours {
         table.enforce_styling()
     } else {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_aligned_and_bare_without_colours() {
+    fn lines_are_aligned_and_plain_without_colours() {
         let lines = [
             Line::fault("lost", 0, "none"),
             Line::allowed("duplicates", 12_345, "some"),

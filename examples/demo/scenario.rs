@@ -1,4 +1,4 @@
-//! The demo from its first act to the last.
+//! Runs the demo.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use crate::comparison::compare;
 use crate::latency::{Pause, latencies};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::stage::consumer::{Reading, Received};
+use crate::stage::consumer::{Received, TopicReader};
 use crate::stage::outbox_table::{committed_rows, topic_of};
 use crate::stage::router::Router;
 use crate::writers::{self, AGGREGATE_TYPES, Plan, Written};
 
-/// How long the router stays dead while the writers go on.
+/// How long the router stays dead while the writers continue.
 const DOWN_FOR: Duration = Duration::from_millis(1500);
-/// The first rows wait until their topics exist; so many are written before the pace begins.
+/// Rows written first, to create the topics before the scheduled load begins.
 const OPENING_ROWS: u64 = 100;
-/// A deadline without any record, not for all of them.
+/// Waiting for missing events ends when no record has arrived for this long.
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Where everything is.
+/// The program, its folder and the servers.
 pub(crate) struct Stage {
     pub(crate) program: PathBuf,
     pub(crate) folder: PathBuf,
@@ -35,15 +35,15 @@ pub(crate) struct Stage {
     pub(crate) brokers: String,
 }
 
-/// Plays it.
-pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
+/// Runs the demo.
+pub(crate) async fn run_demo(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
     let postgres = writers::connect(&stage.postgres).await?;
     writers::create_tables(&postgres).await?;
     let mut router = Router::new(&stage.program, &stage.folder, &stage.postgres, &stage.brokers, "")?;
     router.init().await?;
 
     let topics = AGGREGATE_TYPES.map(topic_of).to_vec();
-    let mut reading = Reading::begin(&stage.brokers, topics)?;
+    let mut reading = TopicReader::start(&stage.brokers, topics)?;
     let committed = Arc::new(AtomicU64::new(0));
     let progress = Progress::new(plan.rows, Arc::clone(&committed), reading.counter());
     start(&mut router, &progress, "router started").await?;
@@ -78,7 +78,7 @@ pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
         () = progress.show() => bail!("the display ended"),
     };
     drop(progress);
-    // the log is final now: what came twice after all the rest is in it too
+    // read to the end, so that late duplicates are counted too
     tokio::task::block_in_place(|| reading.finish(&mut records))?;
 
     let rows = committed_rows(&postgres).await?;
@@ -90,12 +90,12 @@ pub(crate) async fn play(stage: &Stage, plan: Plan) -> anyhow::Result<Report> {
 async fn start(router: &mut Router, progress: &Progress, what: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let number = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     progress.say(&format!("{what}, process {number}, ready after {} ms", begin.elapsed().as_millis()));
     Ok(())
 }
 
-/// Kills the router in the middle, and starts it again.
+/// Kills the router after half of the rows, and restarts it.
 async fn crash(
     router: &mut Router,
     progress: &Progress,
@@ -103,21 +103,21 @@ async fn crash(
     committed: &AtomicU64,
 ) -> anyhow::Result<Pause> {
     while committed.load(Ordering::Relaxed) < rows / 2 {
-        sleep(LOOK_EVERY).await;
-        router.still_runs()?;
+        sleep(POLL_EVERY).await;
+        router.check_running()?;
     }
     let from = Instant::now();
     router.kill().await?;
-    progress.say("router killed with SIGKILL; the writers go on");
+    progress.say("router killed with SIGKILL; the writers continue");
     sleep(DOWN_FOR).await;
-    start(router, progress, "router started again").await?;
+    start(router, progress, "router restarted").await?;
     Ok(Pause { from, until: Instant::now() })
 }
 
-/// Waits until every committed event was read, and gives up only when nothing more arrives; what is missing then is
-/// for the comparison to name.
+/// Waits until every committed event was read, and gives up only when no more records arrive. The comparison then names the
+/// missing events.
 async fn everything_arrives(
-    reading: &mut Reading,
+    reading: &mut TopicReader,
     records: &mut Vec<Received>,
     written: &Written,
     router: &mut Router,
@@ -140,7 +140,7 @@ async fn everything_arrives(
         if missing.is_empty() || last_arrival.elapsed() > NOTHING_ARRIVES_FOR {
             return Ok(());
         }
-        router.still_runs()?;
-        sleep(LOOK_EVERY).await;
+        router.check_running()?;
+        sleep(POLL_EVERY).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The application: several writers that change orders and customers, and put events into the outbox in the same
-//! transactions. Some transactions roll back, some go back to a savepoint.
+//! The application: several writers that change orders and customers, and insert events into the outbox in the same transactions.
+//! Some transactions roll back, entirely or to a savepoint.
 //!
 //! Each aggregate counts its events under a row lock, so the numbers in the payloads are in the order of the commits.
 
@@ -14,35 +14,35 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls, Statement, Transaction};
 
-/// The types of aggregate that the writers change, each the topic of its own.
+/// The aggregate types that the writers change; each has its own topic.
 pub(crate) const AGGREGATE_TYPES: [&str; 2] = ["order", "customer"];
 
-/// One transaction in so many rolls back, or goes back to a savepoint on its way.
-const ONE_ROLLS_BACK_IN: u32 = 10;
-const ONE_HAS_A_SAVEPOINT_IN: u32 = 10;
-/// One transaction in so many changes a customer beside its order.
-const ONE_CHANGES_A_CUSTOMER_IN: u32 = 4;
+/// How often something happens: once in this many transactions or changes.
+const ROLLBACK_ONE_IN: u32 = 10;
+const SAVEPOINT_ONE_IN: u32 = 10;
+/// One transaction in this many changes a customer besides its order.
+const CUSTOMER_ONE_IN: u32 = 4;
 
-/// How much is written, by whom, and how fast.
+/// The load of the demo.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) writers: u32,
-    /// Rows that commit, at least; the writers share them.
+    /// The minimum number of committed rows, which the writers share.
     pub(crate) rows: u64,
     /// The time to spread them over.
     pub(crate) span: Duration,
-    /// Few orders make writers wait for each other, which is what order is about.
+    /// Few, so that writers contend for the same orders.
     pub(crate) orders: u32,
     pub(crate) customers: u32,
     pub(crate) seed: u64,
 }
 
-/// What the writers know of what they did.
+/// What the writers know of their transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// Each event whose COMMIT succeeded, and when the writer heard so.
+    /// Each event whose COMMIT succeeded, and when it returned.
     pub(crate) committed: HashMap<String, Instant>,
-    /// Events that were rolled back; none of them may ever arrive.
+    /// Events that were rolled back and must never arrive.
     pub(crate) rolled_back: HashSet<String>,
     pub(crate) transactions: u64,
     pub(crate) rollbacks: u64,
@@ -59,26 +59,25 @@ impl Written {
     }
 }
 
-/// A connection whose other half runs as a task until the client is dropped.
+/// Connects. The connection runs as a task until the client is dropped.
 pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("connect to Postgres")?;
-    // its error reaches the client's next query
+    // the client's next query reports its error
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// Creates the application's own tables. The outbox is made by `outbox-router init`.
+/// Creates the application's own tables; `outbox-router init` creates the outbox.
 pub(crate) async fn create_tables(postgres: &Client) -> anyhow::Result<()> {
     let tables = "
         CREATE TABLE orders (id text PRIMARY KEY, total numeric NOT NULL, events bigint NOT NULL);
         CREATE TABLE customers (id text PRIMARY KEY, total numeric NOT NULL, events bigint NOT NULL)";
-    postgres
-        .batch_execute(tables)
-        .await
-        .context("create the tables `orders` and `customers`; servers that have been used before will not do")
+    postgres.batch_execute(tables).await.context(
+        "create the tables `orders` and `customers`; the demo needs servers that have not been used before",
+    )
 }
 
-/// Runs the writers to their end. `committed` counts rows while they run.
+/// Runs the writers to their end, and counts rows in `committed` meanwhile.
 pub(crate) async fn write(url: &str, plan: Plan, committed: &Arc<AtomicU64>) -> anyhow::Result<Written> {
     let mut writers = JoinSet::new();
     for number in 0..plan.writers {
@@ -99,7 +98,7 @@ pub(crate) async fn write(url: &str, plan: Plan, committed: &Arc<AtomicU64>) -> 
 
 struct Writer {
     plan: Plan,
-    /// Which of the writers this is, from 0 on.
+    /// The writer's number, from 0.
     number: u32,
     random: StdRng,
     statements: Statements,
@@ -112,10 +111,10 @@ struct Statements {
     emit: Statement,
 }
 
-/// A transaction's events, by what became of them.
+/// The events of a transaction: those that it commits, and those rolled back to a savepoint.
 #[derive(Default)]
 struct Events {
-    standing: Vec<String>,
+    inserted: Vec<String>,
     undone: Vec<String>,
 }
 
@@ -129,7 +128,7 @@ impl Writer {
                  RETURNING events"
             )
         };
-        // text to jsonb in the server: the driver needs no JSON of its own
+        // the server casts text to jsonb, so the driver needs no JSON support
         let emit = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers)
                     VALUES ($1, $2, $3, $4::text::jsonb, $5::text::jsonb) RETURNING id::text";
         let statements = Statements {
@@ -155,34 +154,34 @@ impl Writer {
         Ok(())
     }
 
-    /// One transaction; returns how many rows it committed.
+    /// Runs one transaction; returns the number of rows committed.
     async fn transaction(&mut self, client: &mut Client) -> anyhow::Result<u64> {
         let mut transaction = client.transaction().await?;
         let mut events = Events::default();
-        // an order before a customer, always, so that no two writers wait for each other
+        // always in this order, so that writers do not deadlock
         let order = format!("order-{}", self.random.random_range(1..=self.plan.orders));
         self.change(&mut transaction, "order", &order, &mut events).await?;
-        if self.one_in(ONE_CHANGES_A_CUSTOMER_IN) {
+        if self.one_in(CUSTOMER_ONE_IN) {
             let customer = format!("customer-{}", self.random.random_range(1..=self.plan.customers));
             self.change(&mut transaction, "customer", &customer, &mut events).await?;
         }
 
         self.written.transactions += 1;
         self.written.rolled_back.extend(events.undone);
-        if self.one_in(ONE_ROLLS_BACK_IN) {
+        if self.one_in(ROLLBACK_ONE_IN) {
             transaction.rollback().await?;
             self.written.rollbacks += 1;
-            self.written.rolled_back.extend(events.standing);
+            self.written.rolled_back.extend(events.inserted);
             return Ok(0);
         }
         transaction.commit().await?;
         let at = Instant::now();
-        let rows = events.standing.len() as u64;
-        self.written.committed.extend(events.standing.into_iter().map(|id| (id, at)));
+        let rows = events.inserted.len() as u64;
+        self.written.committed.extend(events.inserted.into_iter().map(|id| (id, at)));
         Ok(rows)
     }
 
-    /// Changes one aggregate and emits its events; now and then only after doing the same in vain.
+    /// Changes one aggregate and emits its events. Sometimes does so twice, the first time rolled back to a savepoint.
     async fn change(
         &mut self,
         transaction: &mut Transaction<'_>,
@@ -190,18 +189,18 @@ impl Writer {
         aggregate_id: &str,
         events: &mut Events,
     ) -> anyhow::Result<()> {
-        if self.one_in(ONE_HAS_A_SAVEPOINT_IN) {
-            let savepoint = transaction.savepoint("second_thoughts").await?;
+        if self.one_in(SAVEPOINT_ONE_IN) {
+            let savepoint = transaction.savepoint("rolled_back").await?;
             let undone = self.emit(&savepoint, aggregate_type, aggregate_id).await?;
             savepoint.rollback().await?;
             self.written.savepoint_rollbacks += 1;
             events.undone.extend(undone);
         }
-        events.standing.extend(self.emit(transaction, aggregate_type, aggregate_id).await?);
+        events.inserted.extend(self.emit(transaction, aggregate_type, aggregate_id).await?);
         Ok(())
     }
 
-    /// One to four events of one aggregate; returns their ids.
+    /// Emits one to four events of one aggregate; returns their ids.
     async fn emit(
         &mut self,
         transaction: &Transaction<'_>,
@@ -231,7 +230,7 @@ impl Writer {
         Ok(ids)
     }
 
-    /// With what tends to go wrong on the way: quotes, backslashes, letters of two and four bytes, trailing zeros.
+    /// A payload with texts that are easily mangled: quotes, backslashes, characters of two and four bytes, trailing zeros.
     fn payload(&mut self, aggregate_id: &str, sequence: i64, cents: i64) -> String {
         const WORDS: [&str; 6] = ["Grüße", "\"by hand\"", "a\\b", "🚚", "line\nbreak", "plain"];
         let note: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Rows that are there before a router starts, behind a slot that begins before them.
+//! A backlog: rows that are committed before a router starts, after the position of its slot.
 
 use anyhow::Context;
 use indicatif::HumanCount;
@@ -7,37 +7,38 @@ use serde::Serialize;
 use super::ground::Ground;
 use super::progress::Progress;
 
-/// What one statement writes, or more if a transaction has more.
+/// The rows that one statement writes; more if one transaction has more.
 const CHUNK: u64 = 50_000;
-/// What a payload has besides its text.
+/// The bytes of a payload besides its text.
 const AROUND: u64 = 30;
-/// Of one md5 as text.
+/// The length of an md5 as text.
 const PIECE: u64 = 32;
-/// Larger payloads are one piece again and again, which Postgres is told not to compress: making them of different ones
-/// takes longer than all that is measured.
+/// Payloads from this size repeat one md5, and Postgres is told not to compress them. Generating different ones would take longer
+/// than the measurement.
 const REPEATED_FROM: u64 = 4_000;
 
 /// The rows of a backlog.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Backlog {
-    /// The slot that begins before it; also the aggregate type of its rows, or what those begin with.
+    /// The name of the slot that begins before the backlog. Also the aggregate type of its rows, or its prefix if there are
+    /// several.
     pub(crate) name: String,
     pub(crate) rows: u64,
-    /// About so many bytes of JSON each.
+    /// The approximate size of each payload in bytes.
     pub(crate) payload: u64,
     pub(crate) rows_of_a_transaction: u64,
-    /// Rows take turns at their keys, `key-0` and so on.
+    /// The number of keys, `key-0` and so on, which the rows use in turn.
     pub(crate) aggregates: u64,
-    /// Of this many types, if more than one.
+    /// The number of aggregate types.
     pub(crate) types: u64,
 }
 
 impl Backlog {
-    /// Makes the slot, and writes the rows.
+    /// Creates the slot, and writes the rows.
     pub(crate) async fn write(&self, ground: &Ground, progress: &Progress) -> anyhow::Result<()> {
-        ground.make_slot(&self.name).await?;
+        ground.create_slot(&self.name).await?;
         let storage = if self.is_repeated() { "EXTERNAL" } else { "EXTENDED" };
-        // nobody waits for these, and what is measured begins afterwards
+        // the measurement begins after the checkpoint below
         let before = format!(
             "SET synchronous_commit = off; ALTER TABLE outbox ALTER COLUMN payload SET STORAGE {storage}"
         );
@@ -61,7 +62,7 @@ impl Backlog {
         self.payload >= REPEATED_FROM
     }
 
-    /// Whole transactions.
+    /// The rows per statement: a multiple of a transaction's rows.
     fn chunk(&self) -> u64 {
         CHUNK.div_ceil(self.rows_of_a_transaction) * self.rows_of_a_transaction
     }
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_has_whole_transactions() {
+    fn statement_writes_whole_transactions() {
         let backlog = |rows_of_a_transaction| Backlog {
             name: "b".to_owned(),
             rows: 1_000_000,

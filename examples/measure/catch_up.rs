@@ -1,4 +1,4 @@
-//! Catch-up: one backlog, and each router reads it from a copy of the same slot.
+//! Catch-up: each router reads the same backlog from a copy of the same slot.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use super::progress::Progress;
 use crate::stage::process::{cpu_time, peak_memory};
 use crate::stage::router::status;
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Without any event that is counted.
+const POLL_EVERY: Duration = Duration::from_millis(10);
+/// The measurement fails if the router counts no event for this long.
 const NOTHING_IS_COUNTED_FOR: Duration = Duration::from_secs(60);
 
 /// How one router caught up.
@@ -23,13 +23,13 @@ const NOTHING_IS_COUNTED_FOR: Duration = Duration::from_secs(60);
 pub(crate) struct CatchUp {
     #[serde(serialize_with = "super::mode_name")]
     pub(crate) mode: DeliveryMode,
-    /// From the start of the process to the first event that it counted.
+    /// From the start of the process until it had counted an event.
     pub(crate) first_after_seconds: f64,
-    /// From the first event that it counted to the last.
+    /// From then until it had counted the last one.
     pub(crate) seconds: f64,
-    /// In that time.
+    /// During `seconds`.
     pub(crate) events_per_second: f64,
-    /// Of the process from its start to the last event, user and system.
+    /// User and system time of the process until the last event.
     pub(crate) cpu_seconds: f64,
     pub(crate) peak_memory_bytes: u64,
 }
@@ -42,7 +42,7 @@ impl fmt::Display for CatchUp {
     }
 }
 
-/// Lets a new router read a backlog from the slot before it, of which it sends `rows`.
+/// Measures how long a new router takes to read a backlog from a copy of the slot `from`, and to send `rows` events of it.
 pub(crate) async fn measure(
     ground: &Ground,
     from: &str,
@@ -59,9 +59,9 @@ pub(crate) async fn measure(
     let mut first: Option<(Instant, u64)> = None;
     let (mut counted, mut last) = (0, start);
     while counted < rows {
-        sleep(LOOK_EVERY).await;
-        router.still_runs()?;
-        // it may not answer yet
+        sleep(POLL_EVERY).await;
+        router.check_running()?;
+        // it does not answer immediately after its start
         let Ok(Ok(report)) = timeout(Duration::from_secs(1), status(router.admin())).await else { continue };
         let now = Instant::now();
         if report.totals.events > counted {
@@ -75,20 +75,20 @@ pub(crate) async fn measure(
             run.name
         );
     }
-    let (since, before) = first.context("all at once")?;
+    let (since, before) = first.context("no events counted")?;
     let (cpu, memory) = (cpu_time(process)?, peak_memory(process)?);
     ensure!(counted == rows, "{}: {counted} of {rows} events", run.name);
-    // what is parked may come last
+    // parked events may be the last
     while status(router.admin()).await?.in_flight.records > 0 {
-        ensure!(last.elapsed() < NOTHING_IS_COUNTED_FOR, "{}: something stays in flight", run.name);
-        sleep(LOOK_EVERY).await;
+        ensure!(last.elapsed() < NOTHING_IS_COUNTED_FOR, "{}: records stay in flight", run.name);
+        sleep(POLL_EVERY).await;
     }
     router.stop().await?;
     for slot in run.slots() {
         ground.drop_slot(&slot).await?;
     }
-    // all that came in one look was counted in less than two
-    let seconds = last.duration_since(since).max(LOOK_EVERY).as_secs_f64();
+    // if all events were counted at one poll, it took less than two intervals
+    let seconds = last.duration_since(since).max(POLL_EVERY).as_secs_f64();
     Ok(CatchUp {
         mode: run.mode,
         first_after_seconds: since.duration_since(start).as_secs_f64(),

@@ -1,4 +1,4 @@
-//! What all measurements stand on: the servers, a slot for each run, and a router with its own name, topic and mode.
+//! The servers of the measurements, a slot for each run, and a router with its own name, topic and mode.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::stage::router::Router;
 
-/// Of each topic, unless a run has others.
+/// The default number of partitions per topic.
 pub(crate) const PARTITIONS: u32 = 6;
-/// The slot that `init` makes, which is read by nobody.
+/// The slot that `init` creates, which no router reads.
 const SLOT_OF_INIT: &str = "of_init";
-/// A walsender needs a moment to see that its router is gone.
-const SLOT_IS_FREE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a slot may stay active after its router has ended.
+const SLOT_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The id of an event.
 pub(crate) type Id = u128;
@@ -25,16 +25,16 @@ pub(crate) type Id = u128;
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) mode: DeliveryMode,
-    /// Of the router, and of its slot.
+    /// The name of the router and its slot.
     pub(crate) name: String,
-    /// A template as in `[route] topic`. Unless it was set otherwise, it is the name.
+    /// A template as in `[route] topic`; by default the name.
     pub(crate) topic: String,
     pub(crate) partitions: u32,
-    /// Where the router finds Postgres, if not by the ground's own URL.
+    /// The router's URL of Postgres, if it differs from the ground's.
     pub(crate) postgres: Option<String>,
-    /// Lines of the router's configuration besides.
+    /// Additional lines of the router's configuration.
     pub(crate) settings: String,
-    /// How many slots it reads.
+    /// The number of shards.
     pub(crate) shards: u32,
 }
 
@@ -45,12 +45,12 @@ impl Run {
         Run { mode, name, topic, partitions: PARTITIONS, postgres: None, settings, shards: 1 }
     }
 
-    /// The name as Postgres takes it.
+    /// The name of the slot: the name with underscores.
     pub(crate) fn slot(&self) -> String {
         self.name.replace('-', "_")
     }
 
-    /// Those that it reads.
+    /// The slots of all shards.
     pub(crate) fn slots(&self) -> Vec<String> {
         match self.shards {
             1 => vec![self.slot()],
@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-/// Where everything is.
+/// The servers, the program, and the folder for the routers' files.
 pub(crate) struct Ground {
     program: PathBuf,
     folder: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Makes the table, the publication, and the slot that the backlog is read from.
+    /// Creates the table and the publication.
     pub(crate) async fn prepare(
         program: &Path,
         folder: &Path,
@@ -86,12 +86,12 @@ impl Ground {
         };
         let settings = format!("postgres.slot = \"{SLOT_OF_INIT}\"\ndead_letters.policy = \"park\"\n");
         Router::new(program, &folder.join("init"), url, brokers, &settings)?.init().await?;
-        // it would keep the log of all that follows
+        // it would retain the WAL of all measurements
         ground.drop_slot(SLOT_OF_INIT).await?;
         Ok(ground)
     }
 
-    /// Makes the publications of so many shards, for slots that are made later.
+    /// Creates the publications of `count` shards, for slots that are created later.
     pub(crate) async fn prepare_shards(&self, count: u32) -> anyhow::Result<()> {
         let run = Run { shards: count, ..Run::new("of-init", DeliveryMode::AtLeastOnce, count) };
         self.router(&run, "only")?.init().await?;
@@ -101,13 +101,13 @@ impl Ground {
         Ok(())
     }
 
-    /// What the program says of itself.
+    /// The output of `outbox-router --version`.
     pub(crate) async fn router_version(&self) -> anyhow::Result<String> {
         let router = Router::new(&self.program, &self.folder.join("init"), &self.url, &self.brokers, "")?;
-        Ok(router.runs(&["--version"]).await?.trim().to_owned())
+        Ok(router.run_command(&["--version"]).await?.trim().to_owned())
     }
 
-    /// A router for `run`; `seat` tells those of one run apart. Starts nothing.
+    /// A router for `run`, with its files in a folder named `seat`. Does not start it.
     pub(crate) fn router(&self, run: &Run, seat: &str) -> anyhow::Result<Router> {
         let Run { mode, name, topic, partitions, postgres, settings, shards } = run;
         let settings = format!(
@@ -126,23 +126,24 @@ impl Ground {
         )
     }
 
-    /// A slot that begins here.
-    pub(crate) async fn make_slot(&self, slot: &str) -> anyhow::Result<()> {
+    /// Creates a slot at the present position.
+    pub(crate) async fn create_slot(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
         self.client.query(sql, &[&slot]).await.with_context(|| format!("create the slot {slot}"))?;
-        self.is_new(slot).await
+        self.record_new_slot(slot).await
     }
 
-    /// A slot that begins where the other one does.
+    /// Copies a slot with its position.
     pub(crate) async fn copy_slot(&self, from: &str, slot: &str) -> anyhow::Result<()> {
         let sql = "SELECT pg_copy_logical_replication_slot($1, $2)";
         let copied = self.client.query(sql, &[&from, &slot]).await;
         copied.with_context(|| format!("copy the slot {from}"))?;
-        self.is_new(slot).await
+        self.record_new_slot(slot).await
     }
 
-    /// Has the router's schema say so, as `init` does: in exactly-once a slot that may have been read is refused.
-    async fn is_new(&self, slot: &str) -> anyhow::Result<()> {
+    /// Records a new slot in the router's schema, as `init` does. In exactly-once the router refuses a slot that may have been
+    /// read.
+    async fn record_new_slot(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "INSERT INTO outbox_router.slots (slot, created_at) \
                    SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1 \
                    ON CONFLICT (slot) DO UPDATE SET created_at = excluded.created_at, router = NULL";
@@ -150,7 +151,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Whether somebody reads the slot.
+    /// Whether the slot is active.
     pub(crate) async fn is_read(&self, slot: &str) -> anyhow::Result<bool> {
         let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
         let row = self.client.query_opt(sql, &[&slot]).await?;
@@ -158,7 +159,7 @@ impl Ground {
     }
 
     pub(crate) async fn drop_slot(&self, slot: &str) -> anyhow::Result<()> {
-        let deadline = Instant::now() + SLOT_IS_FREE_WITHIN;
+        let deadline = Instant::now() + SLOT_RELEASE_TIMEOUT;
         loop {
             match self.client.query("SELECT pg_drop_replication_slot($1)", &[&slot]).await {
                 Ok(_) => return Ok(()),
@@ -168,7 +169,7 @@ impl Ground {
         }
     }
 
-    /// The ids of what was written for it.
+    /// The ids of the events written for the run.
     pub(crate) async fn rows_of(&self, run: &Run) -> anyhow::Result<HashSet<Id>> {
         self.rows_of_type(&run.name).await
     }
@@ -177,7 +178,7 @@ impl Ground {
         self.rows_but_for(aggregate_type, &[]).await
     }
 
-    /// Those of other aggregates.
+    /// The ids of the type's events, except those of some aggregates.
     pub(crate) async fn rows_but_for(
         &self,
         aggregate_type: &str,
@@ -190,15 +191,15 @@ impl Ground {
     }
 }
 
-/// A connection whose other half runs as a task until the client is dropped.
+/// Connects. The connection runs as a task until the client is dropped.
 pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("connect to Postgres")?;
-    // its error reaches the client's next query
+    // the client's next query reports its error
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// A `uuid` as Postgres writes it.
+/// Parses a `uuid` as Postgres prints it.
 pub(crate) fn id(text: &str) -> anyhow::Result<Id> {
     Id::from_str_radix(&text.replace('-', ""), 16).with_context(|| format!("the id {text:?}"))
 }
@@ -208,14 +209,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_read_as_postgres_writes_it() -> anyhow::Result<()> {
+    fn parses_ids_as_postgres_prints_them() -> anyhow::Result<()> {
         assert_eq!(id("00000000-0000-0000-0000-0000000000ff")?, 255);
         assert!(id("").is_err());
         Ok(())
     }
 
     #[test]
-    fn a_slot_has_a_name_that_postgres_takes() {
+    fn slot_name_is_valid_in_postgres() {
         let run = Run::new("catch-up", DeliveryMode::ExactlyOnce, 3);
         assert_eq!(
             (run.topic.as_str(), run.slot().as_str()),

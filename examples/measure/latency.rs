@@ -1,5 +1,5 @@
-//! Latency: from the moment when the writer's COMMIT had returned to the moment when a consumer of committed records had
-//! the record in its hands; both read from the clock of this machine. A record that overtakes the answer counts as 0.
+//! Latency: from the return of the writer's COMMIT until a consumer of committed records received the record, both by this
+//! machine's clock. A record that arrives before the COMMIT has returned counts as 0.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,37 +14,37 @@ use tokio::time::sleep;
 use super::ground::{Ground, Id, Run};
 use super::progress::Progress;
 use super::writers::{Load, Writers, arrivals};
-use crate::stage::consumer::Reading;
+use crate::stage::consumer::TopicReader;
 use crate::stage::figures::{Latency, time};
 use crate::stage::process::{cpu_time, peak_memory};
 
-/// Not measured: the topic is created in it.
+/// Not measured, because the topic is created during this time.
 const WARM_UP: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-const ALL_ARRIVE_WITHIN: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_millis(50);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A broker answers at once when there is something, and this often when there is not.
+/// A broker answers a fetch at once if there are records, otherwise after `fetch.wait.max.ms`.
 const CONSUMER: [(&str, &str); 2] = [("isolation.level", "read_committed"), ("fetch.wait.max.ms", "10")];
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Late {
+pub(crate) struct LatencyRun {
     #[serde(serialize_with = "super::mode_name")]
     pub(crate) mode: DeliveryMode,
     #[serde(flatten)]
     pub(crate) seen: Seen,
 }
 
-/// What a consumer saw, in milliseconds, and what it took.
+/// The latencies that a consumer observed, and the resources of the router.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) events: usize,
-    /// What the writers reached.
+    /// The actual rate of the writers.
     pub(crate) transactions_per_second: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) longest_ms: f64,
-    /// Of the process in between, user and system.
+    /// User and system time of the process during the measurement.
     pub(crate) cpu_seconds: f64,
     pub(crate) peak_memory_bytes: u64,
 }
@@ -56,14 +56,14 @@ impl fmt::Display for Seen {
         let (rate, cpu) = (self.transactions_per_second, self.cpu_seconds);
         write!(
             f,
-            "p50 {p50}, p99 {p99}, longest {longest}, {cpu:.2} s of CPU, at {rate:.0} transactions a second"
+            "p50 {p50}, p99 {p99}, longest {longest}, {cpu:.2} s of CPU, at {rate:.0} transactions per second"
         )
     }
 }
 
-/// A consumer of a topic that looks for nothing but what is committed.
-pub(crate) fn reading(ground: &Ground, topic: &str) -> anyhow::Result<Reading> {
-    Reading::begin_with(&ground.brokers, vec![topic.to_owned()], &CONSUMER)
+/// Starts a consumer that reads only committed records of a topic.
+pub(crate) fn reading(ground: &Ground, topic: &str) -> anyhow::Result<TopicReader> {
+    TopicReader::start_with(&ground.brokers, vec![topic.to_owned()], &CONSUMER)
 }
 
 /// Starts a router, and measures it for `span`.
@@ -73,16 +73,16 @@ pub(crate) async fn measure(
     load: Load,
     span: Duration,
     progress: &Progress,
-) -> anyhow::Result<Late> {
-    ground.make_slot(&run.slot()).await?;
+) -> anyhow::Result<LatencyRun> {
+    ground.create_slot(&run.slot()).await?;
     let mut router = ground.router(run, "only")?;
     let process = router.start()?;
-    router.ready().await?;
+    router.wait_until_ready().await?;
     let what = Observed { name: &run.name, topic: &run.topic, process };
-    let seen = observe(ground, what, load, span, progress, || router.still_runs()).await?;
+    let seen = observe(ground, what, load, span, progress, || router.check_running()).await?;
     router.stop().await?;
     ground.drop_slot(&run.slot()).await?;
-    Ok(Late { mode: run.mode, seen })
+    Ok(LatencyRun { mode: run.mode, seen })
 }
 
 /// What is measured.
@@ -90,19 +90,19 @@ pub(crate) async fn measure(
 pub(crate) struct Observed<'a> {
     /// The aggregate type of the events that are written for it.
     pub(crate) name: &'a str,
-    /// Where they arrive.
+    /// The topic of these events.
     pub(crate) topic: &'a str,
     pub(crate) process: u32,
 }
 
-/// Writes for `span`, after a while that does not count.
+/// Writes and measures for `span`, after the warm-up.
 pub(crate) async fn observe(
     ground: &Ground,
     what: Observed<'_>,
     load: Load,
     span: Duration,
     progress: &Progress,
-    mut still_runs: impl FnMut() -> anyhow::Result<()>,
+    mut check_running: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Seen> {
     let mut reading = reading(ground, what.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
@@ -110,12 +110,12 @@ pub(crate) async fn observe(
     let from = Instant::now() + WARM_UP;
     let (mut cpu_before, mut begun) = (Duration::ZERO, false);
     while from.elapsed() < span {
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
         if !begun && Instant::now() >= from {
             (cpu_before, begun) = (cpu_time(what.process)?, true);
         }
-        still_runs()?;
-        writers.still_write().await?;
+        check_running()?;
+        writers.check()?;
         reading.take(&mut records)?;
         arrivals(&mut records, &mut arrived);
         progress.now(&format!("{}: {} records", what.name, HumanCount(arrived.len() as u64)));
@@ -139,13 +139,13 @@ pub(crate) async fn observe(
     Ok(Seen { events, transactions_per_second, p50_ms, p99_ms, longest_ms, cpu_seconds, peak_memory_bytes })
 }
 
-/// Waits until everything in the ledger was read.
+/// Waits until every committed event has arrived.
 pub(crate) async fn all_arrive(
-    reading: &mut Reading,
+    reading: &mut TopicReader,
     arrived: &mut HashMap<Id, Instant>,
     committed: &HashMap<Id, Instant>,
 ) -> anyhow::Result<()> {
-    let (deadline, mut records) = (Instant::now() + ALL_ARRIVE_WITHIN, Vec::new());
+    let (deadline, mut records) = (Instant::now() + ARRIVAL_TIMEOUT, Vec::new());
     loop {
         reading.take(&mut records)?;
         arrivals(&mut records, arrived);
@@ -156,6 +156,6 @@ pub(crate) async fn all_arrive(
         if Instant::now() > deadline {
             bail!("{missing} of {} events did not arrive", committed.len());
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }

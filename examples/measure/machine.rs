@@ -1,4 +1,4 @@
-//! Where it was measured.
+//! The machine of the measurement.
 
 use std::fs;
 use std::thread;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::ground::Ground;
 
-/// The machine, and the versions of what ran on it.
+/// The machine, and the versions of the programs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     cores: usize,
     processor: String,
     kernel: String,
-    /// The load averages before and after: others may have worked here too.
+    /// The load averages before and after, since other processes may have run.
     load_before: String,
     load_after: String,
-    /// It names librdkafka's version too.
+    /// The router's version, with librdkafka's.
     router: String,
     postgres: String,
     kafka: String,
@@ -47,7 +47,7 @@ impl Machine {
         Machine { load_after: load(), ..self }
     }
 
-    /// The machine and the versions, each in a line for people.
+    /// The lines of the report: machine and versions.
     pub(crate) fn lines(&self) -> [(&'static str, String); 2] {
         let Machine { cores, processor, kernel, load_before, load_after, router, postgres, kafka } = self;
         [
@@ -62,7 +62,7 @@ impl Machine {
     }
 }
 
-/// Over the last 1, 5 and 15 minutes.
+/// The load averages of the last 1, 5 and 15 minutes.
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! What the programs measure with that lay routers side by side: a backlog, load, the time that events take, and where
-//! all of it was.
+//! Shared by the programs that compare routers: a backlog, a load, measurements of throughput and latency, and a description of
+//! the machine.
 
 pub(crate) mod backlog;
 pub(crate) mod catch_up;
@@ -13,7 +13,7 @@ pub(crate) mod writers;
 use outbox_router::config::DeliveryMode;
 use serde::Serializer;
 
-/// As the configuration writes it.
+/// Serializes a delivery mode as in the configuration.
 pub(crate) fn mode_name<S: Serializer>(mode: &DeliveryMode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(mode.name())
 }

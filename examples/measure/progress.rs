@@ -1,4 +1,4 @@
-//! What a person sees while it is measured: a bar on a terminal, a line now and then elsewhere. On standard error.
+//! Shows the progress on standard error: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,14 @@ use outbox_router::terminal;
 const FRAME: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// The bar, or what stands for it. Dropped, it is gone.
+/// The progress display; dropping it removes the bar.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     last_line: Mutex<Instant>,
 }
 
 impl Progress {
-    /// Shows how many of so many measurements are done.
+    /// A display of `steps` measurements.
     pub(crate) fn new(steps: u64) -> Self {
         let bar = terminal::colours(&io::stderr()).then(|| {
             let template = "{spinner} {bar:24.green/dim} {pos} of {len} measurements, {elapsed}; {msg}";
@@ -30,7 +30,7 @@ impl Progress {
         Progress { bar, last_line: Mutex::new(Instant::now()) }
     }
 
-    /// One line that stays.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// What goes on at the moment.
+    /// Sets the description of the current activity.
     pub(crate) fn now(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(text.to_owned()),
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// A measurement is done.
+    /// Counts a finished measurement.
     pub(crate) fn step(&self) {
         if let Some(bar) = &self.bar {
             bar.inc(1);

@@ -8,7 +8,7 @@ use outbox_router::terminal;
 
 use crate::stage::figures::Spread;
 
-/// A table without lines; with colours if standard output shows them.
+/// A table without lines, with colours if standard output supports them.
 pub(crate) fn bare() -> Table {
     plain(terminal::colours(&io::stdout()))
 }
@@ -16,7 +16,7 @@ pub(crate) fn bare() -> Table {
 fn plain(colours: bool) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    // decided already, with NO_COLOR, which the library does not know
+    // `terminal` honours NO_COLOR, which the library does not know
     if colours {
         table.enforce_styling();
     } else {
@@ -25,14 +25,14 @@ fn plain(colours: bool) -> Table {
     table
 }
 
-/// One whose first column has names, and whose others have figures.
+/// A table with names in the first column and figures in the others.
 pub(crate) fn figures(header: &[&str]) -> Table {
     let mut table = bare();
     table.set_header(header.iter().map(|name| bold(name)));
     table
 }
 
-/// Rendered once all rows are there.
+/// Renders the table, with figures aligned to the right.
 pub(crate) fn rendered(mut table: Table) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -40,7 +40,7 @@ pub(crate) fn rendered(mut table: Table) -> String {
     trimmed(&table)
 }
 
-/// What the figures are of: names and texts.
+/// A table of names and texts, such as the machine and the settings.
 pub(crate) fn circumstances(lines: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = bare();
     for (name, text) in lines {
@@ -49,7 +49,7 @@ pub(crate) fn circumstances(lines: impl IntoIterator<Item = (&'static str, Strin
     trimmed(&table)
 }
 
-/// The median and the ends; empty if nothing was measured.
+/// The median and the range; empty if nothing was measured.
 pub(crate) fn spread(spread: Option<Spread>, decimals: usize) -> String {
     spread.map_or_else(String::new, |Spread { median, least, most }| {
         let [median, least, most] = [median, least, most].map(|value| number(value, decimals));
@@ -57,7 +57,7 @@ pub(crate) fn spread(spread: Option<Spread>, decimals: usize) -> String {
     })
 }
 
-/// Whole numbers are grouped.
+/// Formats a number; whole numbers are grouped.
 pub(crate) fn number(value: f64, decimals: usize) -> String {
     if decimals == 0 { HumanCount(value.round() as u64).to_string() } else { format!("{value:.decimals$}") }
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_stand_to_the_right() {
+    fn figures_are_right_aligned() {
         let mut table = plain(false);
         table.add_row(["speed", "1"]);
         table.add_row(["x", "1,000"]);

@@ -1,5 +1,4 @@
-//! Applications that commit events, each transaction when its time has come: one that is late does not make the next one
-//! late too.
+//! Writers that commit events on a fixed schedule, so that a late transaction does not delay the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +20,13 @@ const KEYS: u64 = 1_000;
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Load {
-    /// Transactions a second.
+    /// Transactions per second.
     pub(crate) rate: u32,
-    /// Events of each.
+    /// Events per transaction.
     pub(crate) rows: u32,
 }
 
-/// What was committed, and when the writer heard so.
+/// The committed events, and when COMMIT returned.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger(Arc<Mutex<HashMap<Id, Instant>>>);
 
@@ -37,7 +36,7 @@ impl Ledger {
     }
 }
 
-/// Writers at work. Dropped, they end.
+/// The running writers; dropping it ends them.
 pub(crate) struct Writers {
     pub(crate) ledger: Ledger,
     stop: CancellationToken,
@@ -45,7 +44,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// They commit events of the aggregate type `kind`, from now on until they are stopped.
+    /// Starts writers that commit events of the aggregate type `kind` until they are stopped.
     pub(crate) async fn start(ground: &Ground, kind: &str, load: Load) -> anyhow::Result<Self> {
         let (ledger, stop) = (Ledger::default(), CancellationToken::new());
         let mut clients = Vec::new();
@@ -62,15 +61,15 @@ impl Writers {
     }
 
     /// # Errors
-    /// One has ended by itself.
-    pub(crate) async fn still_write(&mut self) -> anyhow::Result<()> {
+    /// A writer has ended by itself.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.tasks.try_join_next() {
             Some(ended) => ended.context("a writer panicked")?.context("a writer failed"),
             None => Ok(()),
         }
     }
 
-    /// Ends them; a transaction under way is committed first.
+    /// Ends the writers after their current transactions.
     pub(crate) async fn stop(mut self) -> anyhow::Result<Ledger> {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -80,7 +79,7 @@ impl Writers {
     }
 }
 
-/// The writer that is the `number`th of all, until it is stopped.
+/// Runs writer `number` until it is stopped.
 async fn write(
     client: &Client,
     kind: &str,
@@ -88,7 +87,7 @@ async fn write(
     ledger: &Ledger,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    // text to jsonb in the server: the driver needs no JSON of its own
+    // the server casts text to jsonb, so the driver needs no JSON support
     let sql = "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
                SELECT id::uuid, $1, key, 'Measured', payload::jsonb
                FROM unnest($2::text[], $3::text[], $4::text[]) rows (id, key, payload)";
@@ -109,12 +108,12 @@ async fn write(
     Ok(())
 }
 
-/// When a transaction is to begin, since the first one.
+/// When a transaction is due, from the beginning.
 fn due(turn: u64, rate: u32) -> Duration {
     Duration::from_secs_f64(turn as f64 / f64::from(rate))
 }
 
-/// Takes in when each id arrived first; the records are gone afterwards.
+/// Records when each id arrived first, and drains the records.
 pub(crate) fn arrivals(records: &mut Vec<Received>, first: &mut HashMap<Id, Instant>) {
     for record in records.drain(..) {
         let Some(id) = record.id().and_then(|text| id(text).ok()) else { continue };
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schedule_has_the_rate_that_was_asked_for() {
+    fn schedule_has_the_requested_rate() {
         assert_eq!([due(0, 200), due(1, 200), due(400, 200)], [0, 5, 2000].map(Duration::from_millis));
     }
 }

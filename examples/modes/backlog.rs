@@ -1,4 +1,4 @@
-//! The backlog that both modes catch up with, and aggregates of it that are parked.
+//! The backlog for the catch-up, and parked aggregates.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::measure::progress::Progress;
 
 /// The slot that begins before the backlog, and the aggregate type of its rows.
 pub(crate) const NAME: &str = "backlog";
-/// Aggregates that are parked, of which so many are among those of the backlog: what comes of them is parked too.
+/// The number of parked aggregates, and how many of them the backlog has events of. Those events are parked too.
 pub(crate) const PARKED: u64 = 500;
 const PARKED_OF_BACKLOG: u64 = 10;
 
@@ -28,7 +28,7 @@ pub(crate) async fn write(ground: &Ground, rows: u64, progress: &Progress) -> an
     ground.rows_of_type(NAME).await
 }
 
-/// Parks aggregates of the router of `run`, as if each had an event that cannot be sent from before the backlog.
+/// Parks aggregates for the router of `run`, as if each had an event before the backlog that cannot be sent.
 pub(crate) async fn park(ground: &Ground, run: &Run) -> anyhow::Result<()> {
     let sql = "INSERT INTO outbox_router.dead_letters \
                (router, final_lsn, change, xid, committed_at, source, aggregate_id, reason, detail, event) \
@@ -40,7 +40,7 @@ pub(crate) async fn park(ground: &Ground, run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ids of the backlog's rows that a router sends for which [`park`] was called.
+/// The ids of the backlog's rows that a router sends after [`park`].
 pub(crate) async fn ids_of_others(ground: &Ground) -> anyhow::Result<HashSet<Id>> {
     let parked: Vec<String> = (0..PARKED_OF_BACKLOG).map(|n| format!("key-{n}")).collect();
     ground.rows_but_for(NAME, &parked).await

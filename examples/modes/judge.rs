@@ -1,4 +1,4 @@
-//! Nothing may be lost: each row of the table is looked for among what a reader of committed records finds in the topic.
+//! Checks that nothing was lost: compares the rows of the table with the committed records of the topic.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,10 +16,10 @@ use serde::Serialize;
 use crate::measure::ground::{Ground, Id, Run, id};
 
 const ANSWER: Duration = Duration::from_secs(10);
-/// Without any record that arrives.
+/// Reading fails if no record arrives for this long.
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(60);
 
-/// What was in one topic.
+/// The result of the comparison for one topic.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
     #[serde(serialize_with = "crate::measure::mode_name")]
@@ -29,14 +29,14 @@ pub(crate) struct Verdict {
     pub(crate) rows: u64,
     /// In the table, and not in the topic.
     pub(crate) lost: u64,
-    /// Records beyond the first of each row.
+    /// Records after the first of each row.
     pub(crate) duplicates: u64,
     /// In the topic, and not in the table.
     pub(crate) strange: u64,
 }
 
 impl Verdict {
-    /// At least once may repeat; nothing else may be.
+    /// Whether anything was lost or unexpected, or repeated in exactly-once mode.
     pub(crate) fn is_broken(&self) -> bool {
         let repeated = self.mode == DeliveryMode::ExactlyOnce && self.duplicates > 0;
         self.lost > 0 || self.strange > 0 || repeated
@@ -50,7 +50,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Reads the topic of `run` to its end and compares it with `expected`. Call it when nobody writes to it any more.
+/// Reads the topic of `run` to its end and compares it with `expected`. Call it after its last record was written.
 pub(crate) async fn judge(
     ground: &Ground,
     part: &'static str,
@@ -77,12 +77,12 @@ fn compare(part: &'static str, run: &Run, expected: &HashSet<Id>, found: Vec<Id>
     }
 }
 
-/// The ids of all committed records. The end is told by librdkafka: the last offset of a partition may be a marker, which
-/// is no record.
+/// The ids of all committed records. Their end is librdkafka's EOF, because the last offset of a partition may be a transaction
+/// marker.
 fn read(brokers: &str, topic: &str) -> anyhow::Result<Vec<Id>> {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
-        // librdkafka wants one, though nothing is committed to it
+        // librdkafka requires a group, even if nothing is committed
         .set("group.id", "judge")
         .set("enable.auto.commit", "false")
         .set("isolation.level", "read_committed")
@@ -92,7 +92,7 @@ fn read(brokers: &str, topic: &str) -> anyhow::Result<Vec<Id>> {
         .context("create a consumer")?;
     let metadata = consumer.fetch_metadata(None, ANSWER)?;
     let found =
-        metadata.topics().iter().find(|found| found.name() == topic).context("there is no such topic")?;
+        metadata.topics().iter().find(|found| found.name() == topic).context("the topic does not exist")?;
     let mut open: HashSet<i32> = found.partitions().iter().map(|partition| partition.id()).collect();
     let mut list = TopicPartitionList::new();
     for partition in &open {
@@ -101,7 +101,7 @@ fn read(brokers: &str, topic: &str) -> anyhow::Result<Vec<Id>> {
     consumer.assign(&list)?;
     let (mut ids, mut last) = (Vec::new(), Instant::now());
     while !open.is_empty() {
-        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "its end was not reached");
+        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "the end was not reached");
         match consumer.poll(Duration::from_millis(500)) {
             None => continue,
             Some(Err(KafkaError::PartitionEOF(partition))) => {
@@ -113,7 +113,7 @@ fn read(brokers: &str, topic: &str) -> anyhow::Result<Vec<Id>> {
                     .headers()
                     .and_then(|headers| headers.iter().find(|header| header.key == "id"))
                     .and_then(|header| header.value);
-                ids.push(id(std::str::from_utf8(header.context("a record without id")?)?)?);
+                ids.push(id(std::str::from_utf8(header.context("a record has no id header")?)?)?);
             }
         }
         last = Instant::now();
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_repeated_or_strange_is_counted() {
+    fn counts_lost_repeated_and_unexpected_records() {
         let verdict = compared(DeliveryMode::AtLeastOnce, &[1, 2, 3], &[1, 1, 1, 3, 9]);
         assert_eq!((verdict.rows, verdict.lost, verdict.duplicates, verdict.strange), (3, 1, 2, 1));
     }
 
     #[test]
-    fn only_at_least_once_may_repeat() {
+    fn repetitions_are_allowed_only_in_at_least_once() {
         let [at_least, exactly] = DeliveryMode::ALL;
         assert!(!compared(at_least, &[1, 2], &[1, 2, 1]).is_broken());
         assert!(compared(exactly, &[1, 2], &[1, 2, 1]).is_broken());

@@ -1,15 +1,15 @@
-//! What exactly once costs: both modes of delivery side by side in one run, interleaved and repeated, so that whatever else
-//! the machine does meets both alike.
+//! Measures what exactly-once costs: runs both delivery modes alternately and repeatedly, so that other load on the machine
+//! affects both alike.
 //!
-//! `scripts/modes` brings up the servers and runs it; its `--help` says the rest.
+//! `scripts/modes` starts the servers and runs this program; see its `--help`.
 
 mod backlog;
 mod judge;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../measure/mod.rs"]
 mod measure;
 mod report;
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 mod summary;
@@ -34,40 +34,40 @@ use crate::measure::{catch_up, latency};
 use crate::report::{Measured, Report, Settings};
 use crate::stage::program;
 
-/// What is written while latency is measured.
+/// The load while latency is measured.
 const LOAD: Load = Load { rate: 1_000, rows: 1 };
 
-/// A takeover's two modes take turns after so many.
+/// The number of kills after which the modes alternate.
 const KILLS_IN_A_ROW: u32 = 5;
 
-/// Measures catch-up, latency and takeover, at least once and exactly once side by side.
+/// Measures catch-up, latency and takeover, in at-least-once and exactly-once mode.
 ///
-/// Exit code 0: measured, and nothing was lost or came twice that must not. 1: otherwise.
+/// Exit code 0: measured; nothing was lost, and nothing repeated that must not be. 1: otherwise.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Postgres, with rights to create tables and slots; nothing else has used its outbox
+    /// URL of a Postgres whose outbox nothing else has used, with rights to create tables and slots
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
     postgres: String,
     #[arg(long, env = "TEST_KAFKA")]
     kafka: String,
-    /// What the table says of it
+    /// Kafka's version, for the report
     #[arg(long, default_value = "unknown")]
     kafka_version: String,
     #[arg(long)]
     router: PathBuf,
-    /// For settings and logs
+    /// Folder for configuration and logs
     #[arg(long, default_value = ".services/modes/modes")]
     folder: PathBuf,
     /// Rows of the backlog [default: 500000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     rows: Option<u64>,
-    /// How often each mode catches up with it [default: 5]
+    /// Catch-up rounds in each mode [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds for which latency is measured at a time [default: 20]
+    /// Seconds of each latency measurement [default: 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
-    /// How often in each mode [default: 3]
+    /// Latency rounds in each mode [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     latency_rounds: Option<u32>,
     /// SIGKILLs in each mode [default: 20]
@@ -76,7 +76,7 @@ struct Cli {
     /// 100000 rows, one round of each, 5 seconds, 3 kills
     #[arg(long)]
     quick: bool,
-    /// Writes everything that was measured to this file
+    /// Writes all measurements to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ async fn catch_ups(
 ) -> anyhow::Result<()> {
     let expected = backlog::write(ground, settings.rows, progress).await?;
     let others = backlog::ids_of_others(ground).await?;
-    // not counted: the broker compiles its code and makes its topic of transactions in it
+    // warm-up: the broker's JVM compiles its code, and the broker creates its transaction topic
     for mode in DeliveryMode::ALL {
         catch_up::measure(ground, backlog::NAME, &Run::new("warm-up", mode, 0), settings.rows, progress)
             .await?;
@@ -160,7 +160,7 @@ async fn catch_ups(
             progress.step();
         }
     }
-    // it would keep the log of all that follows
+    // it would retain the WAL of all further measurements
     ground.drop_slot(backlog::NAME).await
 }
 
@@ -171,7 +171,7 @@ async fn latencies(
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
     let span = Duration::from_secs(settings.seconds.into());
-    // not counted: the broker compiles what it does for small batches, which takes it longer with transactions
+    // warm-up: the broker's JVM compiles its code for small batches, which takes longer with transactions
     for mode in DeliveryMode::ALL {
         latency::measure(ground, &Run::new("latency-warm-up", mode, 0), LOAD, span, progress).await?;
         progress.step();
@@ -216,7 +216,7 @@ async fn takeover(
     Ok(())
 }
 
-/// Every other round begins with the other mode: what changes slowly favours neither.
+/// The modes in the order of this round. It alternates, so that slow changes of the machine favour neither.
 fn in_turns(round: u32) -> [DeliveryMode; 2] {
     let [first, second] = DeliveryMode::ALL;
     if round.is_multiple_of(2) { [second, first] } else { [first, second] }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_begins_every_other_round() {
+    fn modes_alternate_in_beginning_rounds() {
         let beginners: Vec<DeliveryMode> =
             (1..=4).flat_map(|round| in_turns(round).into_iter().take(1)).collect();
         let [first, second] = DeliveryMode::ALL;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_over_quick() {
+    fn explicit_options_override_quick() {
         let arguments =
             ["modes", "--postgres", "a", "--kafka", "b", "--router", "c", "--quick", "--kills", "7"];
         let settings = Cli::parse_from(arguments).settings();

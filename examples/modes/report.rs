@@ -1,4 +1,4 @@
-//! All that was measured: as a table for people, as JSON for programs.
+//! The report, as a table and as JSON.
 
 use comfy_table::{Cell, Color};
 use indicatif::HumanCount;
@@ -10,7 +10,7 @@ use crate::backlog;
 use crate::judge::Verdict;
 use crate::measure::catch_up::CatchUp;
 use crate::measure::ground::PARTITIONS;
-use crate::measure::latency::Late;
+use crate::measure::latency::LatencyRun;
 use crate::measure::machine::Machine;
 use crate::measure::table;
 use crate::summary::{Line, lines, tally};
@@ -18,7 +18,7 @@ use crate::takeover::{self, Takeover};
 
 const PARTS: [&str; 4] = ["catch-up", "parked", "latency", "takeover"];
 
-/// How much was measured.
+/// The extent of the measurements.
 #[derive(Debug, Serialize)]
 pub(crate) struct Settings {
     pub(crate) rows: u64,
@@ -29,24 +29,24 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// How many measurements that is, with the warm-up.
+    /// The number of measurements, with the warm-up.
     pub(crate) fn steps(&self) -> u64 {
         2 * u64::from(2 + 2 * self.rounds + self.latency_rounds + self.kills)
     }
 }
 
-/// Each measurement by itself.
+/// The individual measurements.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     pub(crate) catch_up: Vec<CatchUp>,
-    /// The same with aggregates parked, each after the one without.
+    /// The same with parked aggregates, each after the corresponding run without.
     pub(crate) parked: Vec<CatchUp>,
-    pub(crate) latency: Vec<Late>,
+    pub(crate) latency: Vec<LatencyRun>,
     pub(crate) takeovers: Vec<Takeover>,
     pub(crate) verdicts: Vec<Verdict>,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -61,7 +61,7 @@ impl Report {
         Report { machine, settings, lines: lines(&measured), measured }
     }
 
-    /// As a person reads it; with colours if standard output shows them.
+    /// Renders the tables, with colours if standard output supports them.
     pub(crate) fn render(&self) -> String {
         let header = ["median (least to most)", "at-least-once", "exactly-once", "ratio", "of pairs"];
         let mut figures = table::figures(&header);
@@ -89,15 +89,11 @@ impl Report {
                     takeover::LOAD.rate
                 ),
             ),
-            (
-                "ratio",
-                "exactly-once to at-least-once, of the medians and of each two runs one after the other"
-                    .to_owned(),
-            ),
+            ("ratio", "exactly-once to at-least-once, of the medians and of consecutive runs".to_owned()),
         ]
     }
 
-    /// What must not be is red.
+    /// Counts that must be 0 and are not are red.
     fn judged(&self, part: &str) -> Vec<Cell> {
         let mut cells = vec![Cell::new(format!("{part}: lost, repeated of rows"))];
         for mode in DeliveryMode::ALL {
@@ -143,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warm_up_is_a_measurement_too() {
+    fn warm_up_counts_as_a_measurement() {
         let settings = Settings { rows: 1, rounds: 5, seconds: 1, latency_rounds: 3, kills: 20 };
         assert_eq!(settings.steps(), 70);
     }

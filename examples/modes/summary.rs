@@ -1,4 +1,4 @@
-//! What the measurements come to: both modes in one line for each figure, and their ratio.
+//! Summarizes the measurements: one line per figure, with both modes and their ratio.
 
 use outbox_router::config::DeliveryMode;
 use serde::Serialize;
@@ -14,20 +14,20 @@ pub(crate) struct Line {
     pub(crate) decimals: usize,
     pub(crate) at_least_once: Option<Spread>,
     pub(crate) exactly_once: Option<Spread>,
-    /// Of the medians, exactly once to at least once.
+    /// The ratio of the medians, exactly-once to at-least-once.
     pub(crate) ratio: Option<f64>,
-    /// The same of each pair of runs that were made one after the other.
+    /// The ratios of consecutive runs.
     pub(crate) ratio_of_pairs: Option<Spread>,
 }
 
 impl Line {
-    /// Each kill has its own place in a Kafka transaction: there is no other one that it goes with.
+    /// Kills hit different moments of a Kafka transaction, so they cannot be compared in pairs.
     fn not_in_pairs(self) -> Self {
         Line { ratio_of_pairs: None, ..self }
     }
 }
 
-/// What the judge counted, all runs of a mode together.
+/// The sum of the judge's counts over all runs of a mode.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Tally {
     pub(crate) rows: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Tally {
 /// All lines, in the order of the table.
 pub(crate) fn lines(measured: &Measured) -> Vec<Line> {
     let Measured { catch_up, parked, latency, takeovers, .. } = measured;
-    // both are of the same mode and round
+    // both lists have the same modes and rounds
     let of_without: Vec<(DeliveryMode, f64)> = parked
         .iter()
         .zip(catch_up)
@@ -82,7 +82,7 @@ fn line<T>(name: &'static str, decimals: usize, runs: &[T], of: impl Fn(&T) -> (
     }
 }
 
-/// What was lost, repeated or strange in one part in one mode.
+/// The sum of lost, repeated and unexpected records of one part in one mode.
 pub(crate) fn tally(measured: &Measured, part: &str, mode: DeliveryMode) -> Tally {
     let of = measured.verdicts.iter().filter(|verdict| verdict.mode == mode && verdict.part == part);
     of.fold(Tally::default(), |sum, verdict| Tally {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_figure() {
+    fn missing_measurements_have_no_figure() {
         let line = line("speed", 0, &[(DeliveryMode::ExactlyOnce, 1.0)], |run| *run);
         assert_eq!((line.at_least_once, line.ratio, line.ratio_of_pairs), (None, None, None));
     }

@@ -1,4 +1,4 @@
-//! Takeover: two routers on one slot, of which the active one is killed under load.
+//! Takeover: of two routers on one slot, the active one is killed under load.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,21 +16,21 @@ use crate::measure::progress::Progress;
 use crate::measure::writers::{Ledger, Load, Writers, arrivals};
 use crate::stage::router::{Router, status};
 
-/// What is written meanwhile.
+/// The load meanwhile.
 pub(crate) const LOAD: Load = Load { rate: 200, rows: 1 };
-/// Between a standby that waits and the next SIGKILL, so that what came before is over.
+/// The pause between the moment the standby waits and the next SIGKILL.
 const CALM: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const FIRST_RECORD_WITHIN: Duration = Duration::from_secs(60);
 
-/// One SIGKILL and what followed.
+/// The takeover after one SIGKILL.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Takeover {
     #[serde(serialize_with = "crate::measure::mode_name")]
     pub(crate) mode: DeliveryMode,
-    /// From the SIGKILL to the standby's own word that it is active.
+    /// From the SIGKILL until the standby reports that it is active.
     pub(crate) active_ms: f64,
-    /// From the SIGKILL to the first record that was committed to Postgres after it.
+    /// From the SIGKILL to the first record of an event committed after it.
     pub(crate) first_record_ms: f64,
 }
 
@@ -40,44 +40,44 @@ impl fmt::Display for Takeover {
     }
 }
 
-/// Kills the active router again and again.
+/// Kills the active router repeatedly.
 pub(crate) async fn measure(
     ground: &Ground,
     run: &Run,
     kills: u32,
     progress: &Progress,
 ) -> anyhow::Result<Vec<Takeover>> {
-    ground.make_slot(&run.slot()).await?;
+    ground.create_slot(&run.slot()).await?;
     let mut routers = [ground.router(run, "one")?, ground.router(run, "two")?];
     let [first, second] = &mut routers;
     first.start()?;
-    first.comes_to(StateKind::Active).await?;
+    first.wait_for_state(StateKind::Active).await?;
     second.start()?;
-    second.comes_to(StateKind::Waiting).await?;
+    second.wait_for_state(StateKind::Waiting).await?;
 
     let mut reading = reading(ground, &run.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
     let mut writers = Writers::start(ground, &run.name, LOAD).await?;
-    // the topic is created with the first record
+    // the first record creates the topic
     while arrived.is_empty() {
         sleep(LOOK_EVERY).await;
         reading.take(&mut records)?;
         arrivals(&mut records, &mut arrived);
-        writers.still_write().await?;
+        writers.check()?;
     }
     let mut takeovers = Vec::new();
     for kill in 1..=kills {
         progress.now(&format!("{}: kill {kill} of {kills}", run.name));
         sleep(CALM).await;
-        writers.still_write().await?;
+        writers.check()?;
         reading.take(&mut records)?;
         arrivals(&mut records, &mut arrived);
         let (active, standby) = by_role(&mut routers).await?;
         let killed = Instant::now();
         active.kill().await?;
-        // what was committed before it may have been delivered by the one that is gone
+        // earlier events may have been delivered by the killed router
         let gone = Instant::now();
-        standby.comes_to(StateKind::Active).await?;
+        standby.wait_for_state(StateKind::Active).await?;
         let taken_over = Instant::now();
         let mut since = HashMap::new();
         let first = loop {
@@ -89,7 +89,7 @@ pub(crate) async fn measure(
             if killed.elapsed() > FIRST_RECORD_WITHIN {
                 bail!("{}: nothing arrives after kill {kill}", run.name);
             }
-            standby.still_runs()?;
+            standby.check_running()?;
             sleep(LOOK_EVERY).await;
         };
         arrived.extend(since);
@@ -100,7 +100,7 @@ pub(crate) async fn measure(
             first_record_ms: milliseconds(first),
         });
         active.start()?;
-        active.comes_to(StateKind::Waiting).await?;
+        active.wait_for_state(StateKind::Waiting).await?;
         progress.step();
     }
 
@@ -113,18 +113,18 @@ pub(crate) async fn measure(
     Ok(takeovers)
 }
 
-/// The active one and the other, as they say themselves.
+/// The active router and the standby, by their status.
 async fn by_role(routers: &mut [Router; 2]) -> anyhow::Result<(&mut Router, &mut Router)> {
     let [one, two] = routers;
     let states = (status(one.admin()).await?.state, status(two.admin()).await?.state);
     ensure!(
         matches!(states, (StateKind::Active, StateKind::Waiting) | (StateKind::Waiting, StateKind::Active)),
-        "one router has to be active and one to wait; they are {states:?}"
+        "expected one active and one waiting router; they are {states:?}"
     );
     Ok(if states.0 == StateKind::Active { (one, two) } else { (two, one) })
 }
 
-/// When the first record arrived of those that were committed after `since`.
+/// The arrival of the first event that was committed after `since`.
 fn first_of_after(since: Instant, arrived: &HashMap<Id, Instant>, ledger: &Ledger) -> Option<Instant> {
     let ledger = ledger.lock();
     let after = |id: &Id| ledger.get(id).is_some_and(|committed| *committed > since);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_committed_before_the_kill_is_no_sign_of_a_takeover() {
+    fn events_committed_before_the_kill_do_not_end_the_takeover() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let ledger = Ledger::default();

@@ -1,4 +1,4 @@
-//! A case: a folder with a connector's file as a user would have it, a table, and rows.
+//! A case: a folder with a connector's file as users write it, a table, and rows.
 
 use std::fs;
 use std::path::Path;
@@ -7,20 +7,20 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What stands in the files for one of `each`.
+/// The placeholder for one of `each`.
 const EACH: &str = "@EACH@";
 
-/// What case.toml may say.
+/// The settings in case.toml.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// The header `id` of the record that is the last one.
+    /// The `id` header of the last record.
     pub(crate) last_id: String,
-    /// Debezium has OpenTelemetry on its class path.
+    /// Whether Debezium has OpenTelemetry on its class path.
     pub(crate) tracing: bool,
-    /// The members of JSON objects in values are compared in any order, where Debezium's own is by chance.
+    /// Whether to ignore the order of members of JSON objects in values, where Debezium's is random.
     pub(crate) any_member_order: bool,
-    /// The case is done for each of these in the place of `@EACH@`.
+    /// The case runs once for each of these, in place of `@EACH@`.
     each: Vec<String>,
 }
 
@@ -34,26 +34,26 @@ impl Default for Settings {
 /// A table with rows, and a connector for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Case {
-    /// The folder's name, with one of `each` behind it where there are such.
+    /// The folder's name, followed by one of `each` if there are any.
     pub(crate) name: String,
-    /// Of tables, publication and whatever else is needed.
+    /// SQL that creates tables, publication and anything else needed.
     pub(crate) table: String,
-    /// What is written once the slots are there: SQL with its own BEGIN and COMMIT.
+    /// SQL that writes the rows after the slots were created, with its own BEGIN and COMMIT.
     pub(crate) rows: String,
     pub(crate) settings: Settings,
-    /// What is known to differ.
+    /// The expected differences.
     pub(crate) known: Vec<Known>,
     pub(crate) connector: String,
 }
 
-/// A difference that is expected, from a line `- ID FIELD: why` of differences.md.
+/// An expected difference, from a line `- ID FIELD: why` of differences.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) id: String,
     pub(crate) field: String,
 }
 
-/// Where the connector's placeholders lead.
+/// The values of the connector's placeholders.
 #[derive(Debug, Clone)]
 pub(crate) struct Place<'a> {
     pub(crate) host: &'a str,
@@ -64,7 +64,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Case {
-    /// The connector's file, filled in.
+    /// The connector's file with the placeholders replaced.
     pub(crate) fn connector(&self, place: &Place<'_>) -> String {
         self.connector
             .replace("@HOST@", place.host)
@@ -74,13 +74,13 @@ impl Case {
             .replace("@DATABASE@", place.database)
     }
 
-    /// A name for databases and slots: small letters, digits and underscores.
+    /// A name for databases and slots, of lower-case letters, digits and underscores.
     pub(crate) fn identifier(&self) -> String {
         let fold = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
         format!("parity_{}", self.name.chars().map(fold).collect::<String>())
     }
 
-    /// A setting of the event router, however its transform is called.
+    /// A setting of the event router, whatever the name of its transform.
     pub(crate) fn setting(&self, name: &str) -> Option<String> {
         let file: Value = serde_json::from_str(&self.connector).ok()?;
         let config: &Map<String, Value> = file.get("config")?.as_object()?;
@@ -111,7 +111,7 @@ pub(crate) fn read_all(folder: &Path) -> anyhow::Result<Vec<Case>> {
 }
 
 fn read(folder: &Path) -> anyhow::Result<Vec<Case>> {
-    let name = folder.file_name().context("a case without a name")?.to_string_lossy().into_owned();
+    let name = folder.file_name().context("the case has no name")?.to_string_lossy().into_owned();
     let text = |file: &str| {
         let path = folder.join(file);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))

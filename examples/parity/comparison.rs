@@ -1,7 +1,7 @@
-//! The comparison of what both sides made of the same rows.
+//! Compares the records of both sides.
 //!
-//! Records are told apart by their header `id`, then compared part by part. What is in order on one side, key by key,
-//! has to be in the same order on the other.
+//! Records are matched by their `id` header, and compared part by part. The records of a key must be in the same order on both
+//! sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,17 @@ use crate::case::{Case, Known};
 use crate::outcome::{Outcome, determined};
 use crate::record::{Bytes, Record};
 
-/// What stands for the id where a difference is of no single record.
+/// Stands for the id if a difference concerns no single record.
 const NO_ID: &str = "-";
 
-/// How many characters of a value a difference shows, and how many of them before the first that differs.
+/// How many characters of a value a difference shows, and how many of these precede the first difference.
 const LONG: usize = 200;
 const BEFORE: usize = 60;
 
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Difference {
-    /// Of the row; of a UUID only what follows its leading zeros.
+    /// The id of the row, without the leading zeros of a UUID.
     pub(crate) id: String,
     pub(crate) field: String,
     pub(crate) debezium: Option<String>,
@@ -51,26 +51,26 @@ fn around_difference(text: &str, other: &str) -> String {
     format!("{}{part}{}", dots(skipped > 0), dots(text.chars().count() > skipped + LONG))
 }
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     pub(crate) records: usize,
     /// Not listed in the case's differences.md.
     pub(crate) unexpected: Vec<Difference>,
-    /// Listed, and there.
+    /// Listed, and found.
     pub(crate) expected: usize,
-    /// Listed, and not there any more.
+    /// Listed, and not found.
     pub(crate) vanished: Vec<Known>,
 }
 
 impl Findings {
-    /// Nothing that the case does not say.
+    /// Whether all differences are exactly those that the case lists.
     pub(crate) fn is_same(&self) -> bool {
         self.unexpected.is_empty() && self.vanished.is_empty()
     }
 }
 
-/// Compares both sides, and the differences with what the case says of them.
+/// Compares both sides, and the differences with those that the case lists.
 pub(crate) fn compare(case: &Case, debezium: &Outcome, router: &Outcome) -> Findings {
     let mut differences = differences(case, debezium, router);
     differences.sort();
@@ -101,7 +101,7 @@ fn differences(case: &Case, debezium: &Outcome, router: &Outcome) -> Vec<Differe
     for id in ids {
         match (theirs.get(id), ours.get(id)) {
             (Some(one), Some(other)) => differences.extend(parts(&id.0, one, other)),
-            // a side that has given up sends nothing more, which the failure says already
+            // a failed side sends nothing more, and its failure is reported already
             (Some(_), None) if router.failure.is_some() => {}
             (None, Some(_)) if debezium.failure.is_some() => {}
             (one, other) => {
@@ -118,7 +118,7 @@ fn difference(id: &str, field: &str, debezium: Option<String>, router: Option<St
     Difference { id: id.to_owned(), field: field.to_owned(), debezium, router }
 }
 
-/// The records by id, the second of the same id apart from the first.
+/// The records by id, with repetitions of an id counted separately.
 fn by_id(records: &[Record]) -> BTreeMap<(String, usize), Record> {
     let mut found = BTreeMap::new();
     for record in records {
@@ -129,7 +129,7 @@ fn by_id(records: &[Record]) -> BTreeMap<(String, usize), Record> {
     found
 }
 
-/// The id for people: `12` instead of `00000000-0000-0000-0000-000000000012`.
+/// The short form of an id: `12` instead of `00000000-0000-0000-0000-000000000012`.
 fn short_id(record: &Record) -> String {
     match record.id() {
         None => NO_ID.to_owned(),
@@ -165,13 +165,13 @@ fn shown(bytes: Option<&Bytes>) -> Option<String> {
     bytes.map(|bytes| serde_json::to_string(bytes).unwrap_or_default())
 }
 
-/// Keys whose records are on both sides and not in the same order.
+/// The keys whose records are on both sides in different orders.
 fn order(case: &Case, debezium: &Outcome, router: &Outcome) -> Vec<Difference> {
     let (theirs, ours) = (logs(case, debezium), logs(case, router));
     let mut differences = Vec::new();
     for (key, one) in &theirs {
         let Some(other) = ours.get(key) else { continue };
-        // what only one of them has is told as such
+        // records on one side only are reported as such
         let shared = |log: &[String], other: &[String]| -> Vec<String> {
             log.iter().filter(|id| other.contains(id)).cloned().collect()
         };
@@ -185,7 +185,7 @@ fn order(case: &Case, debezium: &Outcome, router: &Outcome) -> Vec<Difference> {
     differences
 }
 
-/// The ids in the log of each topic and key; records without a key are in no order.
+/// The ids in the log of each topic and key. Records without a key have no order.
 fn logs(case: &Case, outcome: &Outcome) -> BTreeMap<(String, Bytes), Vec<String>> {
     let mut stored: Vec<_> = outcome.stored.iter().collect();
     stored.sort_by_key(|stored| (stored.record.partition, stored.offset));
@@ -195,7 +195,7 @@ fn logs(case: &Case, outcome: &Outcome) -> BTreeMap<(String, Bytes), Vec<String>
         if let Some(key) = record.key.clone() {
             let log = logs.entry((record.topic.clone(), key)).or_default();
             let mut id = short_id(&record);
-            // a repetition is a record of its own
+            // a repetition counts as a separate record
             while log.contains(&id) {
                 id.push('\'');
             }
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_records_are_the_same() {
+    fn equal_records_do_not_differ() {
         let both = || outcome(vec![stored("1", Some("k"), Some("v"), 0), stored("2", None, None, 1)]);
         let findings = compare(&case(&[]), &both(), &both());
         assert_eq!(findings, Findings { records: 2, ..Findings::default() });
     }
 
     #[test]
-    fn each_part_that_differs_is_told() {
+    fn every_differing_part_is_reported() {
         let one = outcome(vec![stored("1", Some("k"), Some("v"), 0)]);
         let mut two = outcome(vec![stored("1", Some("k2"), None, 0)]);
         two.stored[0].record.topic = "u".to_owned();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_value_the_difference_is_shown() {
+    fn long_values_are_shortened_around_the_difference() {
         let long = |middle: &str| format!("{}{middle}{}", "a".repeat(500), "b".repeat(500));
         let shown = around_difference(&long("one"), &long("two"));
         assert_eq!(shown, format!("...{}one{}...", "a".repeat(60), "b".repeat(137)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_header_is_not_an_empty_one() {
+    fn null_and_empty_headers_differ() {
         let with = |value: Option<&str>| {
             let mut stored = stored("1", Some("k"), None, 0);
             stored.record.headers.push(("h".to_owned(), value.map(|text| Bytes(text.as_bytes().to_vec()))));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_only_one_side_has_is_told() {
+    fn records_on_one_side_only_are_reported() {
         let one = outcome(vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)]);
         let two = outcome(vec![stored("1", Some("k"), None, 0), stored("1", Some("k"), None, 1)]);
         let findings = compare(&case(&[]), &one, &two);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_of_a_key_is_told_and_of_no_key_is_not() {
+    fn order_matters_only_within_a_key() {
         let one = outcome(vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)]);
         let two = outcome(vec![stored("2", Some("k"), None, 0), stored("1", Some("k"), None, 1)]);
         assert_eq!(fields(&compare(&case(&[]), &one, &two)), [("-", "order of \"k\" in t")]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_difference_is_none_and_its_absence_is_one() {
+    fn listed_differences_must_be_found() {
         let one = outcome(vec![stored("1", Some("k"), Some("v"), 0)]);
         let two = outcome(vec![stored("1", Some("k"), Some("w"), 0)]);
         let findings = compare(&case(&[("1", "value")]), &one, &two);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_that_gives_up_is_told_once_and_both_are_alike() {
+    fn failure_of_one_side_is_reported_once_and_of_both_is_equal() {
         let failed = |records| Outcome { stored: records, failure: Some("no".to_owned()) };
         let all = || vec![stored("1", Some("k"), None, 0), stored("2", Some("k"), None, 1)];
         let findings = compare(&case(&[]), &failed(Vec::new()), &outcome(all()));

@@ -23,50 +23,50 @@ const READY_WITHIN: Duration = Duration::from_secs(120);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 
-/// Where Connect and Debezium lie.
+/// The installation of Connect and Debezium.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Installation {
     #[arg(long, default_value = "java")]
     pub(crate) java: PathBuf,
 
-    /// The jars of Kafka Connect
+    /// Classpath of Kafka Connect
     #[arg(long)]
     pub(crate) connect_classpath: String,
 
-    /// The folder with Debezium's plugin
+    /// Folder of Debezium's plugin
     #[arg(long)]
     pub(crate) plugins: PathBuf,
 
-    /// The same with OpenTelemetry beside it
+    /// Folder of the same plugin with OpenTelemetry
     #[arg(long)]
     pub(crate) plugins_with_tracing: PathBuf,
 
-    /// What Connect logs
+    /// Logging configuration of Connect
     #[arg(long, default_value = "scripts/lib/debezium/log4j2.properties")]
     pub(crate) log_settings: PathBuf,
 }
 
-/// How a connector's only task fares.
+/// The state of a connector's only task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// It runs, or will.
+    /// It runs or is about to.
     Running,
-    /// It has failed: the exceptions, the outermost first.
+    /// It failed with these exceptions, the outermost first.
     Failed(String),
 }
 
-/// What one worker is started with.
+/// The options of a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
-    /// OpenTelemetry is on the class path.
+    /// Whether OpenTelemetry is on the class path.
     pub(crate) tracing: bool,
-    /// The positions that an earlier worker stored are gone by.
+    /// Whether to use the positions that an earlier worker stored.
     pub(crate) keep_offsets: bool,
-    /// How often positions are stored.
+    /// The interval at which positions are stored.
     pub(crate) flush: Duration,
 }
 
-/// A worker at work. Dropped, it ends with SIGKILL.
+/// A running worker; dropping it kills the process.
 pub(crate) struct Worker {
     process: Child,
     at: SocketAddr,
@@ -74,7 +74,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts one without connectors and waits until it answers.
+    /// Starts a worker without connectors, and waits until it answers.
     pub(crate) async fn start(
         installation: &Installation,
         setup: Setup,
@@ -86,7 +86,7 @@ impl Worker {
         let at = at.context("find a free port")?;
         let offsets = folder.join("connect.offsets");
         if !setup.keep_offsets {
-            // positions of an earlier run are of slots that are gone
+            // positions of an earlier run belong to slots that no longer exist
             let _ = fs::remove_file(&offsets);
         }
         let plugins = if setup.tracing { &installation.plugins_with_tracing } else { &installation.plugins };
@@ -111,7 +111,7 @@ impl Worker {
         let process = Command::new(&installation.java)
             .args(["-Xms128m", "-Xmx768m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"])
             .arg(format!("-Dlog4j2.configurationFile=file://{}", log_settings.display()))
-            // spans are made and go nowhere
+            // spans are created but not exported
             .args(["-Dotel.java.global-autoconfigure.enabled=true", "-Dotel.propagators=tracecontext"])
             .args(["traces", "metrics", "logs"].map(|signal| format!("-Dotel.{signal}.exporter=none")))
             .arg("-cp")
@@ -125,14 +125,14 @@ impl Worker {
             .spawn()
             .with_context(|| format!("start {}", installation.java.display()))?;
         let mut worker = Worker { process, at, log };
-        worker.ready().await?;
+        worker.wait_until_ready().await?;
         Ok(worker)
     }
 
-    async fn ready(&mut self) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            if let Some(status) = self.process.try_wait().context("look after Connect")? {
+            if let Some(status) = self.process.try_wait().context("check the process of Connect")? {
                 bail!("Kafka Connect ended by itself ({status}); its log is {}", self.log.display());
             }
             if matches!(self.ask(Method::GET, "/connectors", String::new()).await, Ok((StatusCode::OK, _))) {
@@ -148,25 +148,25 @@ impl Worker {
         }
     }
 
-    /// The number of its process, while it runs.
+    /// Its process id, while it runs.
     pub(crate) fn process(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// Starts a connector from its file, under `name`: Connect remembers positions by it, also those of a connector
-    /// that is gone.
+    /// Starts a connector from its file, under `name`. Connect stores positions by this name, even after the connector is
+    /// deleted.
     pub(crate) async fn create(&mut self, name: &str, file: &str) -> anyhow::Result<()> {
         let mut connector: Value = serde_json::from_str(file).context("parse connector.json")?;
         connector
             .as_object_mut()
-            .context("connector.json is no object")?
+            .context("connector.json is not an object")?
             .insert("name".to_owned(), name.into());
         let (status, body) = self.ask(Method::POST, "/connectors", connector.to_string()).await?;
         ensure!(status.is_success(), "Kafka Connect refuses the connector ({status}): {body}");
         Ok(())
     }
 
-    /// How the connector's task fares.
+    /// The state of the connector's task.
     pub(crate) async fn task(&mut self, name: &str) -> anyhow::Result<Task> {
         let (status, body) =
             self.ask(Method::GET, &format!("/connectors/{name}/status"), String::new()).await?;
@@ -185,13 +185,13 @@ impl Worker {
         Ok(Task::Running)
     }
 
-    /// Ends a connector.
+    /// Deletes a connector.
     pub(crate) async fn delete(&mut self, name: &str) -> anyhow::Result<()> {
         self.demand(Method::DELETE, &format!("/connectors/{name}"), String::new()).await?;
         Ok(())
     }
 
-    /// Gives a connector other settings; one that is stopped stays so.
+    /// Changes the settings of a connector. A stopped one stays stopped.
     pub(crate) async fn configure(&mut self, name: &str, config: &Value) -> anyhow::Result<()> {
         self.demand(Method::PUT, &format!("/connectors/{name}/config"), config.to_string()).await?;
         Ok(())
@@ -203,26 +203,26 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts a connector that was stopped.
+    /// Resumes a stopped connector.
     pub(crate) async fn resume(&mut self, name: &str) -> anyhow::Result<()> {
         self.demand(Method::PUT, &format!("/connectors/{name}/resume"), String::new()).await?;
         Ok(())
     }
 
-    /// The position that is stored for a connector of one task, if one is.
+    /// The stored position of a connector with one task.
     pub(crate) async fn offset(&mut self, name: &str) -> anyhow::Result<Option<Value>> {
         let body = self.demand(Method::GET, &format!("/connectors/{name}/offsets"), String::new()).await?;
         let answer: Value = serde_json::from_str(&body).context("parse Connect's answer")?;
         Ok(answer.pointer("/offsets/0/offset").filter(|offset| !offset.is_null()).cloned())
     }
 
-    /// Forgets the position of a connector, which must be stopped.
+    /// Deletes the stored position of a connector, which must be stopped.
     pub(crate) async fn delete_offset(&mut self, name: &str) -> anyhow::Result<()> {
         self.demand(Method::DELETE, &format!("/connectors/{name}/offsets"), String::new()).await?;
         Ok(())
     }
 
-    /// Ends the worker as a crash would.
+    /// Ends the worker with SIGKILL.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill().await.context("kill Kafka Connect")
     }
@@ -239,7 +239,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The body of an answer that is no refusal.
+    /// The body of a successful answer.
     async fn demand(&self, method: Method, path: &str, body: String) -> anyhow::Result<String> {
         let (status, answer) = self.ask(method.clone(), path, body).await?;
         ensure!(status.is_success(), "Kafka Connect refuses {method} {path} ({status}): {answer}");
@@ -265,7 +265,7 @@ impl Worker {
         timeout(ANSWER_WITHIN, exchange)
             .await
             .context("Kafka Connect does not answer")?
-            .context("ask Kafka Connect")
+            .context("send a request to Kafka Connect")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A database of its own for each case, with a slot for each side.
+//! A database for each case, with a slot for each side.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::case::{Case, Place};
 /// How long a slot may take to be taken or released.
 const SLOT_WITHIN: Duration = Duration::from_secs(30);
 
-/// The server that databases are made in.
+/// The server of the databases.
 pub(crate) struct Server {
     config: Config,
     host: String,
@@ -21,9 +21,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        let config: Config = url.parse().context("understand the connection string")?;
+        let config: Config = url.parse().context("parse the connection string")?;
         let host = match config.get_hosts().first() {
             Some(Host::Tcp(host)) => host.clone(),
             _ => anyhow::bail!("Debezium connects by TCP: give a connection string with a host"),
@@ -33,7 +33,7 @@ impl Server {
         Ok(Server { config, host, port, user })
     }
 
-    /// Makes the case's database with its tables and both slots. What is left of an earlier run goes first.
+    /// Deletes the remains of an earlier run, and creates the case's database with its tables and both slots.
     pub(crate) async fn create(&self, case: &Case) -> anyhow::Result<Database> {
         let database = self.create_without_slots(case).await?;
         for slot in &database.slots {
@@ -44,7 +44,7 @@ impl Server {
         Ok(database)
     }
 
-    /// The same without slots: who reads makes its own.
+    /// The same without slots, which the readers create.
     pub(crate) async fn create_without_slots(&self, case: &Case) -> anyhow::Result<Database> {
         let name = case.identifier();
         let admin = connect(&self.config).await?;
@@ -69,13 +69,13 @@ impl Server {
         Ok(database)
     }
 
-    /// One more connection to a case's database.
+    /// Opens another connection to a case's database.
     pub(crate) async fn connect_to(&self, database: &str) -> anyhow::Result<Client> {
         connect(self.config.clone().dbname(database)).await
     }
 }
 
-/// Where a slot is, as numbers of bytes.
+/// The position of a slot, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Position {
     pub(crate) restart: i64,
@@ -88,7 +88,7 @@ pub(crate) struct Database {
     host: String,
     port: u16,
     user: String,
-    /// Debezium's, and the router's.
+    /// Debezium's slot, and the router's.
     slots: [String; 2],
     admin: Client,
     client: Option<Client>,
@@ -107,7 +107,7 @@ impl Database {
         slot
     }
 
-    /// For the placeholders of a connector's file.
+    /// The values of the placeholders in a connector's file.
     pub(crate) fn place<'a>(&'a self, slot: &'a str) -> Place<'a> {
         Place { host: &self.host, port: self.port, user: &self.user, database: &self.name, slot }
     }
@@ -118,32 +118,32 @@ impl Database {
         client.batch_execute(&case.rows).await.map_err(in_words).context("run rows.sql")
     }
 
-    /// Whether the slot is there and somebody reads from it.
+    /// Whether the slot exists and is active.
     pub(crate) async fn is_read(&self, slot: &str) -> anyhow::Result<bool> {
         let active = "SELECT count(*) > 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
-        Ok(self.admin.query_one(active, &[&slot]).await.context("look at the slot")?.try_get(0)?)
+        Ok(self.admin.query_one(active, &[&slot]).await.context("query the slot")?.try_get(0)?)
     }
 
-    /// Where the slot is, which must be there.
+    /// The position of the slot, which must exist.
     pub(crate) async fn position(&self, slot: &str) -> anyhow::Result<Position> {
         let position = "SELECT (restart_lsn - '0/0')::bigint, (confirmed_flush_lsn - '0/0')::bigint \
                         FROM pg_replication_slots WHERE slot_name = $1";
-        let row = self.admin.query_one(position, &[&slot]).await.context("look at the slot")?;
+        let row = self.admin.query_one(position, &[&slot]).await.context("query the slot")?;
         Ok(Position { restart: row.try_get(0)?, confirmed_flush: row.try_get(1)? })
     }
 
-    /// Up to where the server has written its log.
+    /// The end of the server's log.
     pub(crate) async fn written(&self) -> anyhow::Result<i64> {
         let written = "SELECT (pg_current_wal_lsn() - '0/0')::bigint";
-        Ok(self.admin.query_one(written, &[]).await.context("ask for the end of the log")?.try_get(0)?)
+        Ok(self.admin.query_one(written, &[]).await.context("query the end of the log")?.try_get(0)?)
     }
 
-    /// Has the server note which transactions run, from where a slot can then be read again.
+    /// Logs a snapshot of running transactions, which lets a slot's restart position advance.
     pub(crate) async fn checkpoint(&self) -> anyhow::Result<()> {
-        self.admin.batch_execute("CHECKPOINT").await.context("make a checkpoint")
+        self.admin.batch_execute("CHECKPOINT").await.context("run CHECKPOINT")
     }
 
-    /// Waits until nobody reads from the slot any more.
+    /// Waits until the slot is inactive.
     pub(crate) async fn released(&self, slot: &str) -> anyhow::Result<()> {
         let deadline = Instant::now() + SLOT_WITHIN;
         while self.is_read(slot).await? {
@@ -181,7 +181,7 @@ async fn connect(config: &Config) -> anyhow::Result<Client> {
     Ok(client)
 }
 
-/// The server's own message, which the client's error keeps to itself.
+/// The server's message, which the client's error does not show.
 fn in_words(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
         Some(said) => anyhow::anyhow!("{said}"),

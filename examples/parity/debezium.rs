@@ -11,10 +11,10 @@ use crate::database::Database;
 use crate::outcome::Outcome;
 use crate::topics::Broker;
 
-/// How long the connector may take to read its slot, and then the last row to arrive.
+/// How long the connector may take to start reading, and then the last row to arrive.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// Has Debezium read its slot, writes the rows, and waits until the last has arrived or Debezium has given up.
+/// Starts Debezium, writes the rows, and waits until the last has arrived or Debezium has failed.
 pub(crate) async fn run(
     case: &Case,
     database: &Database,

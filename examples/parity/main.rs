@@ -1,7 +1,7 @@
-//! The comparison with Debezium: the same rows go through Debezium in Kafka Connect and through the router, and what
-//! both made of them is compared record by record.
+//! The comparison with Debezium: sends the same rows through Debezium in Kafka Connect and through the router, and compares the
+//! records.
 //!
-//! `scripts/parity` fetches Debezium, brings up the servers and runs it; its `--help` says the rest.
+//! `scripts/parity` fetches Debezium, starts the servers and runs this program; see its `--help`.
 
 mod case;
 mod comparison;
@@ -37,41 +37,41 @@ use crate::topics::Broker;
 
 /// Compares the router with Debezium, case by case.
 ///
-/// Exit code 0: no case differs. 1: one does, or the comparison could not be done.
+/// Exit code 0: no case differs. 1: a case differs, or the comparison could not be run.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Postgres, with rights to create databases
+    /// URL of Postgres, with rights to create databases
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
     postgres: String,
 
-    /// Kafka, with no topics but its own: all others are taken for a case's, and deleted
+    /// Bootstrap servers of a Kafka without topics: all topics are treated as a case's, and deleted
     #[arg(long, env = "TEST_KAFKA")]
     kafka: String,
 
     #[command(flatten)]
     connect: Installation,
 
-    /// The folder of the cases
+    /// Folder of the cases
     #[arg(long, default_value = "examples/parity/cases")]
     cases: PathBuf,
 
-    /// For settings and logs
+    /// Folder for settings and logs
     #[arg(long, default_value = ".services/parity")]
     folder: PathBuf,
 
-    /// Only writes what Debezium makes, a file of JSON lines for each case, into this folder
+    /// Runs only Debezium, and writes its records to this folder, a file of JSON lines for each case
     #[arg(long)]
     debezium_only: Option<PathBuf>,
 
-    /// No cases: Debezium's slot changes hands, there and back, while rows are written
+    /// Runs no cases, but hands Debezium's slot to the router and back while rows are written
     #[arg(long, conflicts_with_all = ["debezium_only", "case"])]
     takeover: bool,
 
-    /// The router; by default the one that was built with this program
+    /// Router to test; default: the one built with this program
     #[arg(long)]
     router: Option<PathBuf>,
 
-    /// Only cases whose name begins so
+    /// Only cases whose names begin with this
     case: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let router = Router {
         program: match cli.router {
             Some(program) => program,
-            None => program::router_beside()?,
+            None => program::built_router()?,
         },
         folder: cli.folder.clone(),
         brokers: cli.kafka.clone(),
@@ -100,7 +100,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         anyhow::ensure!(!cases.is_empty(), "no case's name begins with {}", cli.case.join(" or "));
     }
     let mut report = Report::default();
-    // a worker without tracing, and one with it: it is a matter of what lies on the class path
+    // tracing depends on the class path, so it needs a second worker
     for tracing in [false, true] {
         let of_worker: Vec<&Case> = cases.iter().filter(|case| case.settings.tracing == tracing).collect();
         if of_worker.is_empty() {
@@ -133,7 +133,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(if report.all_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a case plays on.
+/// The servers and programs of the cases.
 struct Stage<'a> {
     server: &'a Server,
     broker: &'a Broker,
@@ -141,7 +141,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Debezium's side alone.
+    /// Runs only Debezium.
     async fn debezium(&mut self, case: &Case) -> anyhow::Result<Outcome> {
         let database = self.server.create(case).await?;
         let outcome = debezium::run(case, &database, self.broker, self.worker).await;
@@ -150,7 +150,7 @@ impl Stage<'_> {
         outcome
     }
 
-    /// Both sides, one after the other: they write to topics of the same names.
+    /// Runs both sides one after the other, because they write to the same topics.
     async fn both(&mut self, case: &Case, router: &Router) -> anyhow::Result<Findings> {
         let database = self.server.create(case).await?;
         let debezium = debezium::run(case, &database, self.broker, self.worker).await;

@@ -1,10 +1,10 @@
-//! What one side made of a case's rows.
+//! What one side sent for a case's rows.
 
 use crate::case::Case;
 use crate::record::{Bytes, Record};
 use crate::topics::Stored;
 
-/// Records, and whether that is all.
+/// The records, and whether they are complete.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) stored: Vec<Stored>,
@@ -37,7 +37,7 @@ impl Outcome {
         Ok(lines)
     }
 
-    /// In a few words.
+    /// A short summary.
     pub(crate) fn summary(&self) -> String {
         match &self.failure {
             Some(failure) => format!("{} records, then: {failure}", self.stored.len()),

@@ -1,4 +1,4 @@
-//! A record as it lies in a topic, in a form that a person can read and two of which can be compared.
+//! A record in a form that is readable and comparable.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// Bytes; shown as text where they are UTF-8, else as `{"hex": "..."}`.
+/// Bytes; shown as text if they are UTF-8, otherwise as `{"hex": "..."}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
@@ -58,7 +58,7 @@ impl Serialize for Bytes {
     }
 }
 
-/// One record. Partition and timestamp are there only where the rows determine them.
+/// One record. Partition and timestamp are set only if the rows determine them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Record {
     pub(crate) topic: String,
@@ -67,13 +67,13 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timestamp: Option<i64>,
     pub(crate) key: Option<Bytes>,
-    /// In the record's order.
+    /// In the order of the record.
     pub(crate) headers: Vec<(String, Option<Bytes>)>,
     pub(crate) value: Option<Bytes>,
 }
 
 impl Record {
-    /// The text of the header `id`.
+    /// The text of the `id` header.
     pub(crate) fn id(&self) -> Option<&str> {
         let value = self.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.as_ref());
         value.and_then(|value| std::str::from_utf8(&value.0).ok())
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_traceparent_only_the_span_goes() {
+    fn only_the_span_of_a_traceparent_is_masked() {
         let mut value = bytes("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         value.without_span();
         assert_eq!(value, bytes("00-0af7651916cd43dd8448eb211c80319c-*-01"));

@@ -15,7 +15,7 @@ impl Report {
         self.cases.push((name.to_owned(), findings));
     }
 
-    /// Nothing differs that a case does not tell.
+    /// Whether all differences are listed by their cases.
     pub(crate) fn all_same(&self) -> bool {
         self.cases.iter().all(|(_, findings)| findings.is_same())
     }
@@ -36,7 +36,7 @@ impl Report {
     }
 }
 
-/// One line on what a case came to.
+/// One line with the result of a case.
 pub(crate) fn verdict(findings: &Findings) -> String {
     if !findings.is_same() {
         let mut words = vec!["DIFFERENT".to_owned()];

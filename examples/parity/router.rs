@@ -1,5 +1,4 @@
-//! The router's side of a case: the real program, with the configuration that its own `import-debezium` makes of the
-//! connector's file.
+//! The router's side of a case: the router with the configuration that `import-debezium` generates from the connector's file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,10 +19,10 @@ use crate::topics::Broker;
 /// How long the last row may take to arrive.
 const WITHIN: Duration = Duration::from_secs(60);
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
-/// Lines of the router's log that a failure tells.
+/// The number of log lines in a failure.
 const LOG_LINES: usize = 2;
 
-/// The program and where its files go.
+/// The program and the folder for its files.
 pub(crate) struct Router {
     pub(crate) program: PathBuf,
     pub(crate) folder: PathBuf,
@@ -31,7 +30,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Lets the router read its slot until the last row has arrived or it has given up.
+    /// Runs the router until the last row has arrived or it has ended.
     pub(crate) async fn run(
         &self,
         case: &Case,
@@ -68,7 +67,7 @@ impl Router {
         self.start_with(config, &[])
     }
 
-    /// The same where another has moved the slot: it goes on where that one has left off.
+    /// The same, accepting that another program has moved the slot.
     pub(crate) fn start_after_another(&self, config: &Path, position: Lsn) -> anyhow::Result<Running> {
         self.start_with(config, &["--accept-gap", &position.to_string()])
     }
@@ -82,7 +81,7 @@ impl Router {
         Ok(Running { process: process.spawn().context("start outbox-router run")?, log })
     }
 
-    /// Runs `outbox-router check`, which must find nothing that stands in the way.
+    /// Runs `outbox-router check`, which must succeed.
     pub(crate) async fn check(&self, config: &Path) -> anyhow::Result<()> {
         let mut check = self.command();
         let output = check.arg("-c").arg(config).arg("check").output().await.context("run check")?;
@@ -91,8 +90,8 @@ impl Router {
         Ok(())
     }
 
-    /// The configuration's file, or why there is none. A connector of which not all has an equivalent is translated as far
-    /// as it goes: what that means for the records is for the comparison to show.
+    /// The configuration file, or why there is none. A connector with settings that have no equivalent is translated as far as
+    /// possible, and the comparison shows the effect on the records.
     pub(crate) async fn configuration(
         &self,
         case: &Case,
@@ -114,7 +113,7 @@ impl Router {
         Ok(Ok(config))
     }
 
-    /// The program, with what the connector's file cannot say: the brokers are the worker's business.
+    /// The program with the brokers, which the connector's file does not contain.
     fn command(&self) -> Command {
         let mut process = Command::new(&self.program);
         for (name, _) in std::env::vars_os() {
@@ -133,20 +132,20 @@ impl Router {
     }
 }
 
-/// A router at work. Dropped, it ends with SIGKILL.
+/// A running router; dropping it kills the process.
 pub(crate) struct Running {
     process: Child,
     log: PathBuf,
 }
 
 impl Running {
-    /// With what status and what last words it ended by itself, if it did.
+    /// If it ended by itself: its exit status and last log lines.
     pub(crate) fn ended(&mut self) -> anyhow::Result<Option<String>> {
-        let status = self.process.try_wait().context("look after the router")?;
+        let status = self.process.try_wait().context("check the process of the router")?;
         Ok(status.map(|status| format!("{status}: {}", end_of(&self.log))))
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Ends it with SIGTERM, and waits.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         let number = self.process.id().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
         let number = number.context("the router ended by itself")?;
@@ -154,20 +153,20 @@ impl Running {
         match timeout(STOPPED_WITHIN, self.process.wait()).await {
             Ok(status) => {
                 let status = status.context("wait for the router")?;
-                ensure!(status.success(), "the router was asked to stop and ended with {status}");
+                ensure!(status.success(), "after SIGTERM the router ended with {status}");
                 Ok(())
             }
             Err(_) => bail!("the router did not stop within {} s of SIGTERM", STOPPED_WITHIN.as_secs()),
         }
     }
 
-    /// Ends it as a crash would.
+    /// Ends it with SIGKILL.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill().await.context("kill the router")
     }
 }
 
-/// What the router said last: its error, or else the end of its log.
+/// The router's error, or else the end of its log.
 fn end_of(log: &Path) -> String {
     let log = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();

@@ -1,4 +1,4 @@
-//! The topics of a case: all that the broker has, but its own.
+//! The topics of a case: all topics of the broker except its internal ones.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use crate::record::{Bytes, Record};
 
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long nothing may arrive until that counts as all.
+/// If no record arrives for this long, all have arrived.
 const SETTLED: Duration = Duration::from_millis(400);
 /// From which Debezium's own headers are told, which say nothing of the row.
 const CONTEXT_HEADERS: &str = "__debezium.context.";
 
-/// A record and where it lies.
+/// A record with its partition and offset.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) record: Record,
     pub(crate) offset: i64,
 }
 
-/// The offset behind the last record, by topic and partition.
+/// The offset after the last record, by topic and partition.
 pub(crate) type Ends = BTreeMap<(String, i32), i64>;
 
-/// The broker that both sides write to, one after the other.
+/// The broker that both sides write to in turn.
 pub(crate) struct Broker {
     consumer: BaseConsumer,
     admin: AdminClient<DefaultClientContext>,
@@ -59,7 +59,7 @@ impl Broker {
         Ok(ours.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect())
     }
 
-    /// Every record that there is now, with partition and timestamp.
+    /// All present records, with partition and timestamp.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<Stored>> {
         let mut list = TopicPartitionList::new();
         let mut behind = Vec::new();
@@ -87,8 +87,8 @@ impl Broker {
         Ok(records)
     }
 
-    /// Every record, once no more come: a producer sends to each partition on its own, so that the last row may arrive
-    /// before others.
+    /// Waits until no more records arrive, and returns all. A producer sends to each partition independently, so the last row may
+    /// arrive before others.
     pub(crate) async fn read_settled(&self) -> anyhow::Result<Vec<Stored>> {
         let mut records = self.read()?;
         loop {
@@ -101,7 +101,7 @@ impl Broker {
         }
     }
 
-    /// The offset behind the last record, by topic and partition, once no more come.
+    /// Waits until no more records arrive, and returns the offset after the last record by topic and partition.
     pub(crate) async fn settled_ends(&self) -> anyhow::Result<Ends> {
         let mut ends = self.all_ends()?;
         loop {
@@ -114,7 +114,7 @@ impl Broker {
         }
     }
 
-    /// How many records there are now: nothing is ever deleted from the topics.
+    /// The number of present records. Nothing is ever deleted from the topics.
     pub(crate) fn count(&self) -> anyhow::Result<i64> {
         Ok(self.all_ends()?.values().sum())
     }
@@ -130,13 +130,13 @@ impl Broker {
         Ok(ends)
     }
 
-    /// The first offset of a partition and the one behind its last.
+    /// The first offset of a partition and the one after its last.
     fn ends(&self, topic: &str, partition: i32) -> anyhow::Result<(i64, i64)> {
         let deadline = Instant::now() + ANSWER;
         loop {
             match self.consumer.fetch_watermarks(topic, partition, ANSWER) {
                 Ok(ends) => return Ok(ends),
-                // a topic that is known already and not yet led, for it has just been made
+                // a topic that was just created and has no leader yet
                 Err(KafkaError::MetadataFetch(_)) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -155,7 +155,7 @@ impl Broker {
             }
             ensure!(Instant::now() < deadline, "{} topics are not deleted", topics.len());
             let names: Vec<&str> = topics.iter().map(|(name, _)| name.as_str()).collect();
-            // one that went in the meantime is none to worry about: the next look tells
+            // a topic may be gone already; the next iteration checks
             self.admin.delete_topics(&names, &AdminOptions::new()).await.context("delete topics")?;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

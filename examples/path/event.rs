@@ -1,4 +1,4 @@
-//! One event as Postgres sends it, and the parts that it passes on its way to a record.
+//! An event as Postgres sends it, and the parts of the pipeline.
 
 use std::hint::black_box;
 
@@ -11,13 +11,13 @@ use outbox_router::routing::{Origin, Routed, Router};
 use pg_logical::pgoutput::Message;
 use pg_logical::{Environment, Lsn, PgTimestamp};
 
-/// About 300 bytes, as an order may have.
+/// A payload of about 300 bytes.
 pub(crate) const PAYLOAD: &str = r#"{"order": {"id": 4711, "currency": "EUR", "total": 129.9, "customer": {"id": "c-42", "name": "Ada Lovelace", "vip": true}, "items": [{"sku": "A-1", "quantity": 2, "price": 19.95}, {"sku": "B-7", "quantity": 1, "price": 90.0}], "note": null, "tags": ["new", "web"]}, "source": "shop", "version": 3}"#;
 
-/// Rows of a transaction.
+/// Rows per transaction.
 const ROWS: u64 = 10;
 
-/// The parts that a row passes, of one configuration.
+/// The parts of the pipeline, with one configuration.
 pub(crate) struct Path {
     outbox: Outbox,
     router: Router,
@@ -34,14 +34,14 @@ impl Path {
         Ok(Path { outbox, router })
     }
 
-    /// From bytes to an event.
+    /// Decodes bytes to an event.
     pub(crate) fn event(&self, insert: &[u8]) -> Result<()> {
         let Message::Insert(insert) = Message::decode(black_box(insert))? else { bail!("not an insert") };
         black_box(self.outbox.event(&insert)?.context("not the outbox")?);
         Ok(())
     }
 
-    /// From bytes to the `n`th record.
+    /// Decodes bytes to the `n`th record.
     pub(crate) fn record(&mut self, insert: &[u8], n: u64) -> Result<()> {
         let Message::Insert(insert) = Message::decode(black_box(insert))? else { bail!("not an insert") };
         let event = self.outbox.event(&insert)?.context("not the outbox")?;
@@ -56,14 +56,14 @@ impl Path {
     }
 }
 
-/// From bytes to a message.
+/// Decodes bytes to a message.
 pub(crate) fn decode(insert: &[u8]) -> Result<()> {
     black_box(Message::decode(black_box(insert))?);
     Ok(())
 }
 
-/// Numbers for so many changes, and acknowledgements that come in batches from several partitions: each batch in order, the
-/// batches in another one.
+/// Issues sequence numbers for this many changes, and acknowledges them in batches from several partitions: each batch in order,
+/// the batches in a different order.
 pub(crate) fn progress(changes: u64) -> Result<()> {
     const BATCH: u64 = 100;
     const PARTITIONS: u64 = 6;
@@ -78,7 +78,7 @@ pub(crate) fn progress(changes: u64) -> Result<()> {
         if n % ROWS == ROWS - 1 {
             progress.commit(Lsn(n + 2))?;
         }
-        // keys lie in partitions without a pattern; a multiplication is as good as any
+        // the multiplication distributes keys over the partitions without a pattern
         let partition = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % PARTITIONS;
         let Some(batch) = waiting.get_mut(partition as usize) else { continue };
         batch.push(sequence);
@@ -92,7 +92,7 @@ pub(crate) fn progress(changes: u64) -> Result<()> {
 
 fn read(text: &str) -> Result<Config> {
     let file = tempfile::NamedTempFile::new()?;
-    // a preset comes first, tables last
+    // in TOML a preset comes first and tables last
     let (first, rest) =
         text.split_at(if text.starts_with("preset") { text.find('\n').unwrap_or(0) + 1 } else { 0 });
     let required = "postgres.url = \"postgres://bench@localhost/bench\"\nkafka.\"bootstrap.servers\" = \"localhost:1\"\n";

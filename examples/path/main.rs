@@ -1,7 +1,7 @@
-//! The way of an event from the bytes of an Insert to a record and to its acknowledgement, again and again: for instruction
-//! counts, which unlike times are the same in each run.
+//! Runs one part of the pipeline repeatedly, from the bytes of an Insert to the record and its acknowledgement, to count
+//! instructions. Unlike times, these are the same in each run.
 //!
-//! `scripts/instructions` counts them; its `--help` says the rest.
+//! `scripts/instructions` counts them; see its `--help`.
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
@@ -10,20 +10,20 @@ mod event;
 
 use event::Path;
 
-/// What is done with each event.
+/// The part to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Bytes to a message
+    /// Decode bytes to a message
     Decode,
-    /// Bytes to an event
+    /// Decode bytes to an event
     Event,
-    /// Bytes to a record
+    /// Decode bytes to a record
     Record,
-    /// Numbers out, acknowledgements in
+    /// Issue sequence numbers and acknowledge them
     Progress,
 }
 
-/// Does one part of an event's way again and again.
+/// Runs one part of the pipeline repeatedly.
 #[derive(Debug, Parser)]
 struct Cli {
     part: Part,

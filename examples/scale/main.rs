@@ -1,9 +1,9 @@
-//! How much memory the router takes where much waits: one large transaction, a broker that is away for long, and a backlog
-//! from before it was started. In the end every record is read, counted and compared with what its key had before.
+//! Measures the router's memory while many rows wait: in one large transaction, during a long outage of the broker, and in a
+//! backlog from before its start. At the end reads every record, counts them, and checks the order of each key.
 //!
-//! `scripts/scale` brings up the servers and runs it; its `--help` says the rest.
+//! `scripts/scale` starts the servers and runs this program; see its `--help`.
 
-#[allow(dead_code, reason = "each program uses its part of it")]
+#[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
 
@@ -27,17 +27,17 @@ use crate::stage::process::peak_memory;
 use crate::stage::program;
 use crate::stage::router::{Router, status};
 
-/// Each number of rows is a multiple of it, so that all keys have as many.
+/// The number of keys. Each number of rows is a multiple of it, so that all keys have equally many.
 const KEYS: u64 = 1_000;
 const ANSWER: Duration = Duration::from_secs(10);
-/// Without any record that arrives.
+/// The program fails if no record arrives for this long.
 const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(60);
-/// Rows a second while the broker is away, and how many at a time.
+/// Rows per second during the outage, and rows per transaction.
 const RATE: u64 = 1_000;
-/// What one statement inserts of a backlog.
+/// Rows of the backlog per statement.
 const CHUNK: u64 = 500_000;
 
-/// Measures the router's memory through what makes much wait.
+/// Measures the router's memory in situations in which many rows wait.
 #[derive(Debug, Parser)]
 struct Cli {
     #[arg(long, env = "TEST_POSTGRES_URL", hide_env_values = true)]
@@ -46,24 +46,24 @@ struct Cli {
     kafka: String,
     #[arg(long, default_value = "scripts/services")]
     services: PathBuf,
-    /// Whose servers they are
+    /// Instance of that script
     #[arg(long, default_value = "scale")]
     instance: String,
     #[arg(long)]
     router: PathBuf,
-    /// For settings and logs
+    /// Folder for configuration and logs
     #[arg(long)]
     folder: PathBuf,
     /// Rows of one transaction
     #[arg(long, default_value_t = 1_000_000)]
     transaction: u64,
-    /// Seconds for which the broker is away
+    /// Seconds of the broker's outage
     #[arg(long, default_value_t = 600)]
     outage: u64,
-    /// Rows that are there when the router starts
+    /// Rows committed before the router starts
     #[arg(long, default_value_t = 10_000_000)]
     backlog: u64,
-    /// What is there when the router starts is read in bulk, the large transaction too
+    /// Commits the large transaction before the router starts, and reads it and the backlog in bulk
     #[arg(long)]
     bulk_reads: bool,
 }
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let (postgres, connection) =
         tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
-    // its error reaches the client's next query
+    // the client's next query reports its error
     tokio::spawn(connection);
     let settings = if cli.bulk_reads { "postgres.catch_up = \"auto\"" } else { "" };
     let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, settings)?;
@@ -84,10 +84,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
     let count = in_keys(cli.transaction);
     if count > 0 {
-        // a router that streams would have begun with it before it goes over
+        // a running router would have begun to stream it before switching to bulk reads
         if !cli.bulk_reads {
             router.start()?;
-            router.ready().await?;
+            router.wait_until_ready().await?;
         }
         let began = Instant::now();
         insert(&postgres, "transaction", 0, count).await?;
@@ -105,7 +105,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     if cli.outage > 0 {
         router.start()?;
-        router.ready().await?;
+        router.wait_until_ready().await?;
         insert(&postgres, "outage", 0, KEYS).await?;
         arrive(&cli.kafka, "outage", KEYS, &mut router).await?;
         let began = Instant::now();
@@ -166,14 +166,14 @@ async fn service(cli: &Cli, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until a topic holds so many records.
+/// Waits until a topic has this many records.
 async fn arrive(brokers: &str, kind: &str, count: u64, router: &mut Router) -> anyhow::Result<()> {
     let consumer = consumer(brokers)?;
     let (mut before, mut last) = (0, Instant::now());
     loop {
-        router.still_runs()?;
+        router.check_running()?;
         let ends = tokio::task::block_in_place(|| ends(&consumer, &topic_of(kind)));
-        // the topic, or a broker, may not be there yet
+        // the topic may not exist yet, or the broker may be down
         let there = ends.map_or(before, |ends| ends.iter().map(|(_, end)| *end as u64).sum());
         if there >= count {
             return Ok(());
@@ -193,7 +193,7 @@ async fn arrive(brokers: &str, kind: &str, count: u64, router: &mut Router) -> a
 fn consumer(brokers: &str) -> anyhow::Result<BaseConsumer> {
     ClientConfig::new()
         .set("bootstrap.servers", brokers)
-        // librdkafka wants one, though nothing is committed to it
+        // librdkafka requires a group, even if nothing is committed
         .set("group.id", "scale")
         .set("enable.auto.commit", "false")
         .set("reconnect.backoff.max.ms", "200")
@@ -202,34 +202,38 @@ fn consumer(brokers: &str) -> anyhow::Result<BaseConsumer> {
         .context("create a consumer")
 }
 
-/// The partitions of a topic and where each ends.
+/// The partitions of a topic and their end offsets.
 fn ends(consumer: &BaseConsumer, topic: &str) -> anyhow::Result<Vec<(i32, i64)>> {
     let metadata = consumer.fetch_metadata(None, ANSWER)?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic).context("no such topic yet")?;
+    let found = metadata
+        .topics()
+        .iter()
+        .find(|found| found.name() == topic)
+        .context("the topic does not exist yet")?;
     let end = |partition: i32| Ok((partition, consumer.fetch_watermarks(topic, partition, ANSWER)?.1));
     found.partitions().iter().map(|partition| end(partition.id())).collect()
 }
 
-/// Since when, and the most memory that the router's process has had.
+/// Prints the time since `began` and the router's peak memory.
 fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
     let seconds = since.elapsed().as_secs_f64();
-    let memory = peak_memory(router.process().context("the router has no process number")?)?;
+    let memory = peak_memory(router.process().context("the router is not running")?)?;
     println!("{what}: all there after {seconds:.1} s; memory {:.1} MB", memory as f64 / 1e6);
     Ok(())
 }
 
-/// Stops the router; where it took bulk reads, says how many, and what temporary files the server has written by now.
+/// Stops the router. With bulk reads, prints their number and the temporary files that the server has written so far.
 async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
     let bulk_reads = status(router.admin()).await?.totals.bites;
     router.stop().await?;
     if bulk_reads > 0 {
-        // its server process counts its files when it ends, if not before
+        // the server process may report its files only when it ends
         let ended = "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'walsender'";
-        while !postgres.query_one(ended, &[]).await.context("ask for walsenders")?.get::<_, bool>(0) {
+        while !postgres.query_one(ended, &[]).await.context("query pg_stat_activity")?.get::<_, bool>(0) {
             sleep(Duration::from_millis(100)).await;
         }
         let sql = "SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = current_database()";
-        let row = postgres.query_one(sql, &[]).await.context("ask for temporary files")?;
+        let row = postgres.query_one(sql, &[]).await.context("query pg_stat_database")?;
         let (files, bytes): (i64, i64) = (row.get(0), row.get(1));
         println!(
             "read in bulk, of which there were {bulk_reads}; temporary files so far: {files}, {:.1} MB",
@@ -244,13 +248,13 @@ struct Payload {
     n: u64,
 }
 
-/// On a thread of its own: a signal is heard meanwhile.
+/// Runs the comparison on its own thread, so that signals are handled meanwhile.
 async fn compared(brokers: &str, kind: &'static str, count: u64) -> anyhow::Result<()> {
     let brokers = brokers.to_owned();
     tokio::task::spawn_blocking(move || compare(&brokers, kind, count)).await?
 }
 
-/// Reads a topic from the beginning: each key has its rows in their order and without a gap.
+/// Reads a topic from the beginning, and checks that each key has its rows in order and without a gap.
 fn compare(brokers: &str, kind: &str, count: u64) -> anyhow::Result<()> {
     let consumer = consumer(brokers)?;
     let topic = topic_of(kind);
@@ -261,7 +265,7 @@ fn compare(brokers: &str, kind: &str, count: u64) -> anyhow::Result<()> {
     }
     consumer.assign(&list)?;
     let mut open: Vec<(i32, i64)> = ends.into_iter().filter(|(_, end)| *end > 0).collect();
-    // what each key has next; a key's first row is the one of its own number
+    // the next row of each key; a key's first row has the key's number
     let mut next: Vec<u64> = (0..KEYS).collect();
     let (mut records, mut again, mut last) = (0_u64, 0_u64, Instant::now());
     while !open.is_empty() {

@@ -1,8 +1,7 @@
-//! The consumer: reads every record of its topics from the beginning, on a thread of its own, and notes when each
-//! arrived.
+//! The consumer: reads every record of its topics from the beginning, on its own thread, and records when each arrived.
 //!
-//! It assigns itself the partitions, without a group: nothing is read twice because of a rebalance, so that a record
-//! that appears twice is twice in the log.
+//! It assigns the partitions itself instead of joining a group. So no rebalance repeats records, and a record that appears twice
+//! is in the log twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,19 +17,19 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-const ANSWER: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client that has received nothing for this long is asked whether it still knows the topics.
-const QUIET: Duration = Duration::from_secs(3);
+/// If no record arrives for this long, the topics are looked up, to check that the client still works.
+const CHECK_AFTER: Duration = Duration::from_secs(3);
 
-/// How long it may take to answer that.
+/// How long that lookup may take.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After this many failures in a row the client is replaced: librdkafka may forget its brokers for good (its issue 5301). It is
-/// replaced long before the campaign calls it a standstill of the router.
-const MISSES: u32 = 3;
+/// After this many failures in a row the client is replaced: librdkafka may forget its brokers for good (its issue 5301). That is
+/// early enough for the campaign not to report a standstill of the router.
+const MAX_FAILURES: u32 = 3;
 
-/// One record as it arrived.
+/// One received record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) topic: String,
@@ -57,23 +56,23 @@ impl Received {
     }
 }
 
-/// The consumer at work.
-pub(crate) struct Reading {
+/// The running consumer; dropping it ends it.
+pub(crate) struct TopicReader {
     records: Receiver<Received>,
     read: Arc<AtomicU64>,
-    last_lap: Arc<AtomicBool>,
-    given_up: Arc<AtomicBool>,
+    finishing: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
-impl Reading {
-    /// Begins to read `topics`, also those that do not exist yet.
-    pub(crate) fn begin(brokers: &str, topics: Vec<String>) -> anyhow::Result<Self> {
-        Self::begin_with(brokers, topics, &[])
+impl TopicReader {
+    /// Starts reading `topics`, including those that do not exist yet.
+    pub(crate) fn start(brokers: &str, topics: Vec<String>) -> anyhow::Result<Self> {
+        Self::start_with(brokers, topics, &[])
     }
 
-    /// The same, with settings of librdkafka's besides.
-    pub(crate) fn begin_with(
+    /// The same with additional librdkafka settings.
+    pub(crate) fn start_with(
         brokers: &str,
         topics: Vec<String>,
         settings: &[(&str, &str)],
@@ -82,16 +81,16 @@ impl Reading {
         config
             .set("bootstrap.servers", brokers)
             .set("client.id", "consumer")
-            // librdkafka wants one, though nothing is committed to it
+            // librdkafka requires a group, even if nothing is committed
             .set("group.id", "consumer")
-            // what is measured is the router's way back to a broker, not the consumer's
+            // reconnect fast: recovery times should be the router's, not the consumer's
             .set("reconnect.backoff.ms", "20")
             .set("reconnect.backoff.max.ms", "100")
             .set("fetch.error.backoff.ms", "20")
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "error")
             .set("allow.auto.create.topics", "false")
-            // markers of transactions take offsets too: where a log ends is what the broker says
+            // transaction markers take offsets too, so the end of a log is known only from the broker's EOF
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true");
         for (name, value) in settings {
@@ -100,28 +99,28 @@ impl Reading {
         let consumer = config.create().context("create a consumer")?;
         let (sender, records) = mpsc::channel();
         let read = Arc::new(AtomicU64::new(0));
-        let last_lap = Arc::new(AtomicBool::new(false));
-        let given_up = Arc::new(AtomicBool::new(false));
+        let finishing = Arc::new(AtomicBool::new(false));
+        let cancelled = Arc::new(AtomicBool::new(false));
         let worker = Worker {
             config,
             consumer,
-            heard: Instant::now(),
-            misses: 0,
+            last_activity: Instant::now(),
+            failures: 0,
             missing: topics.into_iter().collect(),
             assigned: Vec::new(),
             sender,
             read: Arc::clone(&read),
-            last_lap: Arc::clone(&last_lap),
-            given_up: Arc::clone(&given_up),
+            finishing: Arc::clone(&finishing),
+            cancelled: Arc::clone(&cancelled),
         };
         let thread = thread::Builder::new()
             .name("consumer".to_owned())
             .spawn(move || worker.run())
             .context("start the consumer's thread")?;
-        Ok(Reading { records, read, last_lap, given_up, thread: Some(thread) })
+        Ok(TopicReader { records, read, finishing, cancelled, thread: Some(thread) })
     }
 
-    /// How many records were read so far.
+    /// A counter of the records read.
     pub(crate) fn counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.read)
     }
@@ -138,12 +137,12 @@ impl Reading {
         Ok(())
     }
 
-    /// Reads on to what is the end of every partition now, appends it and ends. Call it when nobody writes any more.
+    /// Reads to the present end of every partition, appends the records and ends. Call it after the last writer has ended.
     ///
     /// # Errors
-    /// The ends were not reached within half a minute, or the consumer had ended by itself.
+    /// The ends were not reached within 30 s, or the consumer had ended by itself.
     pub(crate) fn finish(mut self, into: &mut Vec<Received>) -> anyhow::Result<()> {
-        self.last_lap.store(true, Ordering::Relaxed);
+        self.finishing.store(true, Ordering::Relaxed);
         into.extend(self.records.iter());
         self.join()
     }
@@ -154,9 +153,9 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for TopicReader {
     fn drop(&mut self) {
-        self.given_up.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
         let _ = self.join();
     }
 }
@@ -164,23 +163,23 @@ impl Drop for Reading {
 struct Worker {
     config: ClientConfig,
     consumer: BaseConsumer,
-    /// When the last record came, or the client was asked what it knows.
-    heard: Instant,
-    misses: u32,
+    /// When the last record arrived or the last check succeeded.
+    last_activity: Instant,
+    failures: u32,
     /// Topics that do not exist yet.
     missing: HashSet<String>,
     assigned: Vec<Assigned>,
     sender: Sender<Received>,
     read: Arc<AtomicU64>,
-    last_lap: Arc<AtomicBool>,
-    given_up: Arc<AtomicBool>,
+    finishing: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// A partition that is read.
 struct Assigned {
     topic: String,
     partition: i32,
-    /// The offset behind the last record.
+    /// The offset after the last record.
     next: Option<i64>,
 }
 
@@ -192,8 +191,8 @@ impl Assigned {
 
 impl Worker {
     fn run(mut self) -> anyhow::Result<()> {
-        while !self.given_up.load(Ordering::Relaxed) {
-            if self.last_lap.load(Ordering::Relaxed) {
+        while !self.cancelled.load(Ordering::Relaxed) {
+            if self.finishing.load(Ordering::Relaxed) {
                 return self.read_to_the_end();
             }
             if self.missing.is_empty() {
@@ -202,31 +201,32 @@ impl Worker {
                 self.look_for_topics()?;
                 self.poll(Duration::from_millis(20))?;
             }
-            if self.heard.elapsed() > QUIET {
-                self.look_after_client()?;
+            if self.last_activity.elapsed() > CHECK_AFTER {
+                self.check_client()?;
             }
         }
         Ok(())
     }
 
-    /// To ask is enough where the client has only heard that a topic is gone, from a broker that had just come back.
-    fn look_after_client(&mut self) -> anyhow::Result<()> {
+    /// Looks up the topics, and replaces the client after repeated failures. The lookup alone repairs a client that was told by a
+    /// restarting broker that a topic is gone.
+    fn check_client(&mut self) -> anyhow::Result<()> {
         let known = self.consumer.fetch_metadata(None, METADATA_TIMEOUT).is_ok_and(|metadata| {
             let there =
                 |wanted: &Assigned| metadata.topics().iter().any(|topic| topic.name() == wanted.topic);
             self.assigned.iter().all(there)
         });
         if known {
-            (self.misses, self.heard) = (0, Instant::now());
+            (self.failures, self.last_activity) = (0, Instant::now());
             return Ok(());
         }
-        self.misses += 1;
-        if self.misses < MISSES { Ok(()) } else { self.begin_anew() }
+        self.failures += 1;
+        if self.failures < MAX_FAILURES { Ok(()) } else { self.replace_client() }
     }
 
-    /// Reads on with a new client.
-    fn begin_anew(&mut self) -> anyhow::Result<()> {
-        (self.misses, self.heard) = (0, Instant::now());
+    /// Continues with a new client.
+    fn replace_client(&mut self) -> anyhow::Result<()> {
+        (self.failures, self.last_activity) = (0, Instant::now());
         self.consumer = self.config.create().context("create a consumer")?;
         let mut list = TopicPartitionList::new();
         for assigned in &self.assigned {
@@ -235,12 +235,12 @@ impl Worker {
         self.consumer.assign(&list).context("assign partitions")
     }
 
-    /// Assigns the partitions of topics that have come to be.
+    /// Assigns the partitions of topics that exist now.
     fn look_for_topics(&mut self) -> anyhow::Result<()> {
-        // of all topics: to ask for one by name may create it
-        let metadata = match self.consumer.fetch_metadata(None, ANSWER) {
+        // all topics, since a request for one by name may create it
+        let metadata = match self.consumer.fetch_metadata(None, REQUEST_TIMEOUT) {
             Ok(metadata) => metadata,
-            // a broker that is away comes back, and the deadline for the records is somebody else's
+            // try again later; the caller sets the deadline
             Err(KafkaError::MetadataFetch(_)) => return Ok(()),
             Err(error) => return Err(error).context("ask for the topics"),
         };
@@ -265,9 +265,9 @@ impl Worker {
             Some(Ok(message)) => {
                 let record = received(&message, Instant::now());
                 drop(message);
-                self.hand_on(record);
+                self.forward(record);
             }
-            // librdkafka reports a lost connection and makes it again by itself
+            // librdkafka reports a lost connection, and reconnects by itself
             Some(Err(KafkaError::MessageConsumption(code)))
                 if code != rdkafka::types::RDKafkaErrorCode::AutoOffsetReset => {}
             Some(Err(error)) => return Err(error).context("read"),
@@ -275,27 +275,27 @@ impl Worker {
         Ok(())
     }
 
-    fn hand_on(&mut self, record: Received) {
+    fn forward(&mut self, record: Received) {
         self.read.fetch_add(1, Ordering::Relaxed);
-        self.heard = record.arrived;
+        self.last_activity = record.arrived;
         let of = |assigned: &&mut Assigned| {
             assigned.partition == record.partition && assigned.topic == record.topic
         };
         if let Some(assigned) = self.assigned.iter_mut().find(of) {
             assigned.next = Some(record.offset + 1);
         }
-        // nobody takes them any more when the program has been interrupted
+        // the receiver is gone if the program was interrupted
         let _ = self.sender.send(record);
     }
 
     fn read_to_the_end(&mut self) -> anyhow::Result<()> {
         self.look_for_topics()?;
-        self.begin_anew()?;
+        self.replace_client()?;
         let mut behind = Vec::new();
         for Assigned { topic, partition, next } in &self.assigned {
             let (begin, end) = self
                 .consumer
-                .fetch_watermarks(topic, *partition, ANSWER)
+                .fetch_watermarks(topic, *partition, REQUEST_TIMEOUT)
                 .with_context(|| format!("ask for the end of {topic}/{partition}"))?;
             let next = next.unwrap_or(begin);
             if next < end {
@@ -303,7 +303,7 @@ impl Worker {
             }
         }
         let deadline = Instant::now() + Duration::from_secs(30);
-        // one after the other, for an end does not say of which topic it is
+        // one partition at a time, because an EOF does not name its topic
         for (topic, partition, next) in behind {
             let mut alone = TopicPartitionList::new();
             alone.add_partition_offset(&topic, partition, Offset::Offset(next))?;
@@ -311,9 +311,9 @@ impl Worker {
             loop {
                 anyhow::ensure!(
                     Instant::now() < deadline,
-                    "the end of {topic}/{partition} was not reached in 30 s"
+                    "the end of {topic}/{partition} was not reached within 30 s"
                 );
-                if self.given_up.load(Ordering::Relaxed) {
+                if self.cancelled.load(Ordering::Relaxed) {
                     return Ok(());
                 }
                 match self.consumer.poll(Duration::from_millis(100)) {
@@ -321,9 +321,9 @@ impl Worker {
                     Some(Ok(message)) if (message.topic(), message.partition()) == (&*topic, partition) => {
                         let record = received(&message, Instant::now());
                         drop(message);
-                        self.hand_on(record);
+                        self.forward(record);
                     }
-                    // of an assignment before, or a connection that is made again by itself
+                    // from an earlier assignment, or a lost connection that librdkafka restores
                     _ => {}
                 }
             }

@@ -1,8 +1,8 @@
-//! Quantiles and ratios of what was measured, and how times are written.
+//! Quantiles and ratios of measurements, and the format of times.
 
 use std::time::Duration;
 
-/// The times of a number of events.
+/// A summary of the latencies of events.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Latency {
     pub(crate) events: usize,
@@ -12,7 +12,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// All 0 if there are no times.
+    /// All zero if there are no times.
     pub(crate) fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |percent| quantile(&times, percent).unwrap_or_default();
@@ -20,7 +20,7 @@ impl Latency {
     }
 }
 
-/// The middle one of what was measured several times, and the ends.
+/// The median and range of repeated measurements.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -29,28 +29,28 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` if nothing was measured.
+    /// `None` if there are no values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
-        // of an even number the mean of the two in the middle
+        // for an even number of values: the mean of the middle two
         let middle = (quantile(&values, 50)? + *values.get(values.len() / 2)?) / 2.0;
         Some(Spread { median: middle, least: *values.first()?, most: *values.last()? })
     }
 }
 
-/// The smallest of the sorted `values` that at least so many percent do not exceed.
+/// The nearest-rank quantile of the sorted `values`.
 fn quantile<T: Copy>(values: &[T], percent: usize) -> Option<T> {
     let rank = (values.len() * percent).div_ceil(100).max(1);
     values.get(rank - 1).copied()
 }
 
-/// `None` if there is nothing to compare with.
+/// `None` if `that` is not positive.
 pub(crate) fn ratio(this: f64, that: f64) -> Option<f64> {
     (that > 0.0).then(|| this / that)
 }
 
-/// As a person reads it.
+/// Formats a duration in milliseconds or seconds.
 pub(crate) fn time(duration: Duration) -> String {
     let milliseconds = duration.as_secs_f64() * 1000.0;
     if milliseconds < 1000.0 {
@@ -78,22 +78,22 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_of_sorted_values() {
+    fn spread_does_not_depend_on_order() {
         let spread = Spread::of([9.0, 1.0, 4.0]);
         assert_eq!(spread, Some(Spread { median: 4.0, least: 1.0, most: 9.0 }));
-        // of an even number the mean of the two in the middle
+        // for an even number of values: the mean of the middle two
         assert_eq!(Spread::of([4.0, 1.0]).map(|spread| spread.median), Some(2.5));
         assert_eq!(Spread::of([]), None);
     }
 
     #[test]
-    fn there_is_no_ratio_to_nothing() {
+    fn ratio_to_zero_is_none() {
         assert_eq!(ratio(3.0, 4.0), Some(0.75));
         assert_eq!(ratio(3.0, 0.0), None);
     }
 
     #[test]
-    fn times_are_written_in_the_unit_that_fits() {
+    fn times_have_a_suitable_unit() {
         assert_eq!([time(Duration::from_micros(1_234)), time(ms(2_500))], ["1.2 ms", "2.50 s"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what routers write to standard error from pipes into a file, and stops reading when told to.
+//! Copies the standard error of routers from pipes to a file, and can stop reading so that the pipes fill up.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,32 +12,32 @@ use rustix::fs::OFlags;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::sleep;
 
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The largest write to a pipe that is atomic.
+const POLL_EVERY: Duration = Duration::from_millis(5);
+/// The largest write to a pipe that is atomic (`PIPE_BUF`).
 const PAGE: [u8; 4096] = [b'\n'; 4096];
 
-/// What was read.
+/// What was read, and when.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said {
+pub(crate) struct LogSummary {
     /// When each warning and each error was read.
     pub(crate) warnings: Vec<Instant>,
-    /// From when to when nothing was read.
+    /// From when to when reading was stopped.
     pub(crate) unread: Vec<(Instant, Option<Instant>)>,
 }
 
-/// Reads the pipes of all routers of a program into one file.
+/// Copies the pipes of all routers of a program to one file.
 #[derive(Debug)]
 pub(crate) struct LogReader {
     file: PathBuf,
-    said: Mutex<Said>,
+    summary: Mutex<LogSummary>,
 }
 
 impl LogReader {
     pub(crate) fn new(file: PathBuf) -> Arc<Self> {
-        Arc::new(LogReader { file, said: Mutex::default() })
+        Arc::new(LogReader { file, summary: Mutex::default() })
     }
 
-    /// Reads `from` to its end, in the background.
+    /// Copies `from` to its end, in the background.
     pub(crate) fn follow(
         self: &Arc<Self>,
         mut from: impl AsyncRead + Unpin + Send + 'static,
@@ -49,15 +49,15 @@ impl LogReader {
             let (mut buffer, mut lines) = (vec![0; 16 * 1024], Vec::new());
             loop {
                 while reader.is_blocked() {
-                    sleep(LOOK_EVERY).await;
+                    sleep(POLL_EVERY).await;
                 }
-                // a pipe that fails has ended too
+                // treat an error as the end
                 let length = from.read(&mut buffer).await.unwrap_or_default();
                 lines.extend_from_slice(buffer.get(..length).unwrap_or_default());
                 let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
                 let whole = if length == 0 { lines.len() } else { whole };
                 let text: Vec<u8> = lines.drain(..whole).collect();
-                // what cannot be written is missing in a file for people
+                // the file is only for people
                 let _ = file.write_all(&reader.take(&text));
                 if length == 0 {
                     return;
@@ -67,32 +67,32 @@ impl LogReader {
         Ok(())
     }
 
-    /// Stops reading, and fills the pipe that is the standard error of `process`, so that its next line finds no room.
+    /// Stops reading, and fills the pipe of the standard error of `process`, so that its next write blocks.
     pub(crate) async fn block(&self, process: u32) -> anyhow::Result<()> {
         self.lock().unread.push((Instant::now(), None));
         let path = format!("/proc/{process}/fd/2");
-        // opened anew, so that it does not block here and still does for the process
+        // a second open file, so that O_NONBLOCK applies only here and not to the process
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
         let mut pipe = File::options()
             .write(true)
             .custom_flags(nonblocking)
             .open(&path)
             .with_context(|| format!("open {path}"))?;
-        // who was reading already reads once more
+        // a read that had begun may make room once more
         while fill(&mut pipe) > 0 {
-            sleep(LOOK_EVERY * 4).await;
+            sleep(POLL_EVERY * 4).await;
         }
         Ok(())
     }
 
-    /// Reads again.
+    /// Continues reading.
     pub(crate) fn unblock(&self) {
         if let Some((_, until)) = self.lock().unread.last_mut() {
             *until = Some(Instant::now());
         }
     }
 
-    pub(crate) fn said(&self) -> Said {
+    pub(crate) fn summary(&self) -> LogSummary {
         self.lock().clone()
     }
 
@@ -100,7 +100,7 @@ impl LogReader {
         self.lock().unread.last().is_some_and(|(_, until)| until.is_none())
     }
 
-    /// Notes the warnings among whole lines, and leaves out the empty lines that filled a pipe.
+    /// Records the warnings among complete lines, and removes the empty lines that filled the pipe.
     fn take(&self, text: &[u8]) -> Vec<u8> {
         let mut kept = Vec::with_capacity(text.len());
         for line in text.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\n") {
@@ -113,15 +113,15 @@ impl LogReader {
         kept
     }
 
-    fn lock(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LogSummary> {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Writes empty lines until there is no room for another; returns how many bytes.
+/// Writes empty lines until the pipe is full; returns the number of bytes written.
 fn fill(pipe: &mut File) -> usize {
     let mut written = 0;
-    // whole pages first: what was there before may leave less than one
+    // whole pages first, then single bytes
     for bytes in [&PAGE[..], b"\n"] {
         while let Ok(length) = pipe.write(bytes) {
             written += length;
@@ -139,9 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// A shell that writes lines until it ends.
     #[tokio::test]
-    async fn a_blocked_reader_holds_up_who_writes_and_nothing_is_lost() {
+    async fn blocked_reader_blocks_writer_and_loses_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("log");
         let reader = LogReader::new(file.clone());
@@ -151,17 +150,17 @@ mod tests {
         let mut shell = shell.spawn().unwrap();
         reader.follow(shell.stderr.take().unwrap()).unwrap();
         reader.block(shell.id().unwrap()).await.unwrap();
-        // it begins
+        // lets the script start
         drop(shell.stdin.take());
-        assert!(timeout(Duration::from_millis(300), shell.wait()).await.is_err(), "nothing holds it up");
+        assert!(timeout(Duration::from_millis(300), shell.wait()).await.is_err(), "the writer did not block");
         reader.unblock();
         shell.wait().await.unwrap();
         let all_read = async {
-            while reader.said().warnings.len() < 20 {
-                sleep(LOOK_EVERY).await;
+            while reader.summary().warnings.len() < 20 {
+                sleep(POLL_EVERY).await;
             }
         };
-        assert!(timeout(Duration::from_secs(60), all_read).await.is_ok(), "{:?}", reader.said().warnings);
+        assert!(timeout(Duration::from_secs(60), all_read).await.is_ok(), "{:?}", reader.summary().warnings);
         let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(text.lines().count(), 20, "{text}");
         assert!(text.ends_with("WARN line 19\n"), "{text}");

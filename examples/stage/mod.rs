@@ -1,4 +1,4 @@
-//! What the programs play on: the router as a process, a consumer of its topics, and the table as the judge.
+//! Shared by the example programs: the router as a process, a consumer of its topics, and the rows of the outbox table.
 
 pub(crate) mod consumer;
 pub(crate) mod figures;

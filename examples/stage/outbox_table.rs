@@ -1,4 +1,4 @@
-//! What the router has to deliver: the committed rows, as the table itself tells them afterwards.
+//! What the router has to deliver: the committed rows, read from the table afterwards.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -11,20 +11,20 @@ pub(crate) struct Row {
     pub(crate) aggregate_type: String,
     pub(crate) aggregate_id: String,
     pub(crate) event_type: String,
-    /// As Postgres prints it, which is how it has to arrive.
+    /// As Postgres prints it; the record's value must be the same text.
     pub(crate) payload: Option<String>,
     pub(crate) headers: String,
-    /// The event's number within its aggregate, from 1 on without a gap.
+    /// The event's number within its aggregate, from 1 without a gap.
     pub(crate) sequence: i64,
 }
 
 impl Row {
-    /// Where the router's default route leads.
+    /// The topic by the router's default route.
     pub(crate) fn topic(&self) -> String {
         topic_of(&self.aggregate_type)
     }
 
-    /// What the members of its headers column have to arrive as, sorted; `None` if the column holds no object.
+    /// The headers that the members of the headers column become, sorted; `None` if the column is not an object.
     pub(crate) fn own_headers(&self) -> Option<Vec<(String, Option<Vec<u8>>)>> {
         let Ok(Value::Object(members)) = serde_json::from_str(&self.headers) else { return None };
         let mut headers: Vec<_> = members
@@ -48,7 +48,7 @@ pub(crate) fn topic_of(aggregate_type: &str) -> String {
     format!("outbox.event.{aggregate_type}")
 }
 
-/// All rows that there are.
+/// All rows of the table.
 pub(crate) async fn committed_rows(postgres: &Client) -> anyhow::Result<Vec<Row>> {
     let rows = postgres
         .query(

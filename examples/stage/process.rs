@@ -1,4 +1,4 @@
-//! What a process has taken, as the kernel tells.
+//! The memory, CPU time and ports of a process, from `/proc`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// The unit of times in `/proc/PID/stat`: `USER_HZ`, on every architecture that Rust runs on.
+/// `USER_HZ`, the unit of times in `/proc/PID/stat`: the same on every architecture that Rust supports.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The most memory that it ever had, in bytes: `VmHWM`.
+/// Its peak memory in bytes: `VmHWM`.
 pub(crate) fn peak_memory(process: u32) -> anyhow::Result<u64> {
     let status = read(process, "status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -17,24 +17,24 @@ pub(crate) fn peak_memory(process: u32) -> anyhow::Result<u64> {
     Ok(kilobytes * 1024)
 }
 
-/// The CPU time of all its threads, its own and the kernel's for it.
+/// The user and system time of all its threads.
 pub(crate) fn cpu_time(process: u32) -> anyhow::Result<Duration> {
     cpu_time_in(&read(process, "stat")?)
 }
 
-/// The local ports of its sockets that speak TCP over IPv4.
+/// The local ports of its TCP sockets over IPv4.
 pub(crate) fn tcp_ports(process: u32) -> anyhow::Result<HashSet<u16>> {
     let folder = format!("/proc/{process}/fd");
     let mut sockets = HashSet::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
-        // one that has just been closed is none of them
+        // a descriptor may have been closed meanwhile
         let Ok(target) = fs::read_link(entry?.path()) else { continue };
         let target = target.to_string_lossy();
         let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
         sockets.extend(inode.map(str::to_owned));
     }
     let table = read(process, "net/tcp")?;
-    // the second field is address:port in hexadecimal digits, the tenth the inode
+    // the second field is address:port in hexadecimal, the tenth the inode
     let ports = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace();
         let port = fields.nth(1)?.split(':').nth(1)?;
@@ -50,7 +50,7 @@ fn read(process: u32, file: &str) -> anyhow::Result<String> {
 }
 
 fn cpu_time_in(stat: &str) -> anyhow::Result<Duration> {
-    // the second field is the program's name, in parentheses, and may hold spaces; these are the 14th and the 15th
+    // the second field is the program's name in parentheses, which may contain spaces; the times are fields 14 and 15
     let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
     let times: Vec<u64> =
         fields.split_whitespace().skip(11).take(2).map_while(|time| time.parse().ok()).collect();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_the_ports_of_its_sockets() -> anyhow::Result<()> {
+    fn lists_ports_of_open_sockets() -> anyhow::Result<()> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         assert!(tcp_ports(std::process::id())?.contains(&port));

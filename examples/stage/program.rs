@@ -1,4 +1,4 @@
-//! How the programs end, and where the router lies beside them.
+//! Exit codes and signals of the example programs, and where the router was built.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -7,15 +7,15 @@ use std::process::{ExitCode, exit};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Does the `work` of the program called `name`. A signal drops it, and with it the processes that it started.
+/// Runs the `work` of the program `name`. A signal drops the work, which ends the processes that it started.
 pub(crate) async fn run(name: &str, work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
-    unless_ended(work).await.unwrap_or_else(|error| {
+    until_signal(work).await.unwrap_or_else(|error| {
         eprintln!("{name} failed: {error:#}");
         ExitCode::FAILURE
     })
 }
 
-async fn unless_ended(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+async fn until_signal(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let code = {
@@ -26,13 +26,14 @@ async fn unless_ended(work: impl Future<Output = anyhow::Result<ExitCode>>) -> a
             _ = terminate.recv() => 143,
         }
     };
-    // what was dropped may have left a thread behind that reads on, and the runtime would wait for it
+    // the runtime would wait for a blocking thread that the dropped work may have left behind
     exit(code)
 }
 
-/// The router as cargo puts it: beside the folder `examples` that this program is in.
-pub(crate) fn router_beside() -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("ask where this program is")?;
-    let folder = this.parent().and_then(|examples| examples.parent()).context("this program is nowhere")?;
+/// The path of the router that cargo built: next to the folder `examples` of this program.
+pub(crate) fn built_router() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("find the path of this program")?;
+    let folder =
+        this.parent().and_then(|examples| examples.parent()).context("this program has no parent folder")?;
     Ok(folder.join("outbox-router"))
 }

@@ -1,4 +1,4 @@
-//! The router: the real program as a process of its own, with a configuration file and a log file in a folder.
+//! The router as a process, with its configuration and log files in a folder.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,21 +18,21 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::log_reader::LogReader;
 
-const READY_WITHIN: Duration = Duration::from_secs(60);
-const STOPPED_WITHIN: Duration = Duration::from_secs(30);
-/// Lines of the router's log that an error shows.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of log lines in an error.
 const LOG_LINES: usize = 12;
 
-/// Runs commands beside a router.
+/// Runs commands with the configuration of a router.
 #[derive(Debug, Clone)]
-pub(crate) struct Decider {
+pub(crate) struct AdminCommands {
     program: PathBuf,
     config: PathBuf,
 }
 
-impl Decider {
-    /// Runs a command to its end. Whether it did what it was told to.
-    pub(crate) async fn runs(&self, arguments: &[&str]) -> bool {
+impl AdminCommands {
+    /// Runs a command; returns whether it succeeded.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> bool {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&self.config).args(arguments).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -45,19 +45,19 @@ impl Decider {
     }
 }
 
-/// One router, running or not. Dropped, it ends with SIGKILL.
+/// One router, running or not. Dropping it kills the process.
 pub(crate) struct Router {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
     admin: SocketAddr,
     process: Option<Child>,
-    /// What reads standard error from a pipe; `None`: it goes to the file without one.
+    /// Reads standard error from a pipe; `None`: the process writes to the file itself.
     reader: Option<Arc<LogReader>>,
 }
 
 impl Router {
-    /// Writes the configuration into `folder`, with `more` lines in it, such as `postgres.slot = "a"`; starts nothing.
+    /// Writes the configuration to `folder`, with `more` lines such as `postgres.slot = "a"`. Does not start the router.
     pub(crate) fn new(
         program: &Path,
         folder: &Path,
@@ -66,7 +66,7 @@ impl Router {
         more: &str,
     ) -> anyhow::Result<Self> {
         if !program.is_file() {
-            bail!("there is no router at {}; build it with the same profile: cargo build", program.display());
+            bail!("no router at {}; build it with the same profile: cargo build", program.display());
         }
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let admin = free_port().context("find a free port")?;
@@ -82,8 +82,8 @@ impl Router {
         Ok(Router { program: program.to_owned(), config, log, admin, process: None, reader: None })
     }
 
-    /// Another one of the same configuration, but for where it answers; starts nothing.
-    pub(crate) fn beside(&self) -> anyhow::Result<Self> {
+    /// Another router with the same configuration except for the admin address. Does not start it.
+    pub(crate) fn sibling(&self) -> anyhow::Result<Self> {
         let admin = free_port().context("find a free port")?;
         let text =
             fs::read_to_string(&self.config).with_context(|| format!("read {}", self.config.display()))?;
@@ -94,31 +94,31 @@ impl Router {
         Ok(Router { program, config, log, admin, process: None, reader })
     }
 
-    /// Writes one text of the configuration anew, for its next start.
-    pub(crate) fn set(&self, from: &str, to: &str) -> anyhow::Result<()> {
+    /// Replaces a text in the configuration, for the next start.
+    pub(crate) fn replace_setting(&self, from: &str, to: &str) -> anyhow::Result<()> {
         let text =
             fs::read_to_string(&self.config).with_context(|| format!("read {}", self.config.display()))?;
         fs::write(&self.config, text.replace(from, to))
             .with_context(|| format!("write {}", self.config.display()))
     }
 
-    /// What its own account of itself says that it does; `None` while it does not answer.
+    /// Its state by `/status`; `None` if it does not answer.
     pub(crate) async fn state(&self) -> Option<StateKind> {
         timeout(Duration::from_secs(1), status(self.admin)).await.ok()?.ok().map(|now| now.state)
     }
 
-    /// Runs `init` to its end.
+    /// Runs `init`.
     pub(crate) async fn init(&self) -> anyhow::Result<()> {
-        self.runs(&["init"]).await.map(drop)
+        self.run_command(&["init"]).await.map(drop)
     }
 
-    /// Runs commands of the same configuration, whatever becomes of the router.
-    pub(crate) fn decider(&self) -> Decider {
-        Decider { program: self.program.clone(), config: self.config.clone() }
+    /// Commands with the same configuration, which can outlive the router.
+    pub(crate) fn admin_commands(&self) -> AdminCommands {
+        AdminCommands { program: self.program.clone(), config: self.config.clone() }
     }
 
-    /// Runs a command to its end; returns what it prints.
-    pub(crate) async fn runs(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    /// Runs a command; returns its standard output.
+    pub(crate) async fn run_command(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let name = arguments.join(" ");
         let mut command = self.command()?;
         command.args(arguments).stdout(Stdio::piped());
@@ -130,7 +130,7 @@ impl Router {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts it; returns its process number at once.
+    /// Starts the router; returns its process id without waiting.
     pub(crate) fn start(&mut self) -> anyhow::Result<u32> {
         let mut command = self.command()?;
         if self.reader.is_some() {
@@ -140,74 +140,74 @@ impl Router {
         if let (Some(reader), Some(stderr)) = (&self.reader, process.stderr.take()) {
             reader.follow(stderr)?;
         }
-        let number = process.id().context("the router ended at once")?;
+        let number = process.id().context("the router has ended already")?;
         self.process = Some(process);
         Ok(number)
     }
 
-    /// Has its standard error read from a pipe, from its next start on. Returns what reads it.
+    /// From the next start, reads its standard error from a pipe. Returns the reader.
     pub(crate) fn with_pipe(&mut self) -> Arc<LogReader> {
         let reader = LogReader::new(self.log.clone());
         self.reader = Some(Arc::clone(&reader));
         reader
     }
 
-    /// Waits until its probe says that events flow.
-    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + READY_WITHIN;
+    /// Waits until `/readyz` reports ready.
+    pub(crate) async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
-            self.still_runs()?;
-            let answer = timeout(Duration::from_secs(1), probe(self.admin)).await;
+            self.check_running()?;
+            let answer = timeout(Duration::from_secs(1), is_ready(self.admin)).await;
             if matches!(answer, Ok(Ok(true))) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the router was not ready after {} s{}", READY_WITHIN.as_secs(), self.end_of_log());
+                bail!("the router was not ready after {} s{}", READY_TIMEOUT.as_secs(), self.end_of_log());
             }
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Waits until it says that it is in this state.
-    pub(crate) async fn comes_to(&mut self, state: StateKind) -> anyhow::Result<()> {
-        let deadline = Instant::now() + READY_WITHIN;
+    /// Waits until `/status` reports this state.
+    pub(crate) async fn wait_for_state(&mut self, state: StateKind) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
-            self.still_runs()?;
+            self.check_running()?;
             if let Ok(Ok(now)) = timeout(Duration::from_secs(1), status(self.admin)).await
                 && now.state == state
             {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the router is not {state:?} after {} s{}", READY_WITHIN.as_secs(), self.end_of_log());
+                bail!("the router is not {state:?} after {} s{}", READY_TIMEOUT.as_secs(), self.end_of_log());
             }
             sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// # Errors
-    /// It ended by itself.
-    pub(crate) fn still_runs(&mut self) -> anyhow::Result<()> {
+    /// The router ended by itself.
+    pub(crate) fn check_running(&mut self) -> anyhow::Result<()> {
         let Some(process) = &mut self.process else { bail!("the router was not started") };
-        if let Some(status) = process.try_wait().context("look after the router")? {
+        if let Some(status) = process.try_wait().context("check the router's process")? {
             bail!("the router ended by itself ({status}){}", self.end_of_log());
         }
         Ok(())
     }
 
-    /// The number of its process, while it runs.
+    /// Its process id, while it runs.
     pub(crate) fn process(&self) -> Option<u32> {
         self.process.as_ref().and_then(Child::id)
     }
 
-    /// Where it answers.
+    /// Its admin address.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Freezes it, until `thaw`.
+    /// Stops the process with SIGSTOP, until `thaw`.
     pub(crate) fn freeze(&mut self) -> anyhow::Result<()> {
-        self.still_runs()?;
+        self.check_running()?;
         self.signal(Signal::STOP)
     }
 
@@ -217,34 +217,34 @@ impl Router {
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let number = self.process().and_then(|number| i32::try_from(number).ok()).and_then(Pid::from_raw);
-        let number = number.context("the router has no process number")?;
+        let number = number.context("the router is not running")?;
         kill_process(number, signal).context("send the router a signal")
     }
 
-    /// Ends it as a crash does, with SIGKILL.
+    /// Ends it with SIGKILL.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        self.still_runs()?;
+        self.check_running()?;
         if let Some(mut process) = self.process.take() {
             process.kill().await.context("kill the router")?;
         }
         Ok(())
     }
 
-    /// Asks it to stop, with SIGTERM, and waits until it has.
+    /// Ends it with SIGTERM, and waits.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
-        self.still_runs()?;
+        self.check_running()?;
         self.signal(Signal::TERM)?;
         let Some(mut process) = self.process.take() else { return Ok(()) };
-        let status: ExitStatus = match timeout(STOPPED_WITHIN, process.wait()).await {
+        let status: ExitStatus = match timeout(STOP_TIMEOUT, process.wait()).await {
             Ok(status) => status.context("wait for the router")?,
             Err(_) => bail!(
                 "the router did not stop within {} s of SIGTERM{}",
-                STOPPED_WITHIN.as_secs(),
+                STOP_TIMEOUT.as_secs(),
                 self.end_of_log()
             ),
         };
         if !status.success() {
-            bail!("the router was asked to stop and ended with {status}{}", self.end_of_log());
+            bail!("after SIGTERM the router ended with {status}{}", self.end_of_log());
         }
         Ok(())
     }
@@ -254,7 +254,7 @@ impl Router {
         let log = log.with_context(|| format!("open {}", self.log.display()))?;
         let mut process = Command::new(&self.program);
         process.arg("-c").arg(&self.config);
-        // the file says it all: what a user's shell exports for other servers would win over it
+        // variables of the user's shell would override the file
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("OUTBOX_ROUTER_") || text.starts_with("PG") {
@@ -266,7 +266,7 @@ impl Router {
         Ok(process)
     }
 
-    /// Where it writes what it says.
+    /// Its log file.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
@@ -284,25 +284,25 @@ impl Router {
     }
 }
 
-/// A port that is free now; the router takes it again at each start.
+/// A port that is free now. The router listens on the same port after each start.
 fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// Whether `/readyz` answers 200.
-async fn probe(admin: SocketAddr) -> io::Result<bool> {
+async fn is_ready(admin: SocketAddr) -> io::Result<bool> {
     Ok(get(admin, "/readyz").await?.starts_with(b"HTTP/1.1 200 "))
 }
 
-/// The code that `/readyz` answers with, and its text.
+/// The status code and text of `/readyz`.
 pub(crate) async fn readiness(admin: SocketAddr) -> anyhow::Result<(u16, String)> {
     let answer = String::from_utf8_lossy(&get(admin, "/readyz").await?).into_owned();
-    let (head, body) = answer.split_once("\r\n\r\n").context("/readyz answers nothing")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer of /readyz has no body")?;
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Ok((code.context("/readyz answers without a code")?, body.trim_end().to_owned()))
+    Ok((code.context("the answer of /readyz has no status code")?, body.trim_end().to_owned()))
 }
 
-/// What `/status` answers.
+/// The answer of `/status`.
 pub(crate) async fn status(admin: SocketAddr) -> anyhow::Result<StatusReport> {
     let answer = get(admin, "/status").await?;
     let body = answer.windows(4).position(|four| four == b"\r\n\r\n").and_then(|end| answer.get(end + 4..));

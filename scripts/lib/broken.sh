@@ -14,16 +14,17 @@ broken_names() {
 
 is_broken() { [[ $1 =~ ^[a-z-]+$ && -f $broken_patches/$1.patch ]]; }
 
-# broken_faults NAME: the kinds of faults that find it, which the patch's own text names.
+# broken_faults NAME: the kinds of faults that find it, from the header of the patch.
 broken_faults() { sed -n 's/^Faults: //p' "$broken_patches/$1.patch"; }
 
-# broken_options NAME: the campaign's options without which it is not broken, one a line.
+# broken_options NAME: the options of the campaign that it needs, one per line.
 broken_options() { sed -n 's/^Options: //p' "$broken_patches/$1.patch" | tr ' ' '\n'; }
 
-# Whether the model of the loop finds it, without servers.
+# is_broken_in_the_model NAME: whether the model tests of the loop find it, without servers.
 is_broken_in_the_model() { grep -q '^Model: yes$' "$broken_patches/$1.patch"; }
 
-# copy_broken NAME: makes $broken_copy/tree, so that the checkout is not touched. Until file descriptor 5 is closed nobody else does.
+# copy_broken NAME: copies the tree to $broken_copy/tree, and applies the patch there. Holds a lock until file descriptor 5 is
+# closed.
 broken_copy=$cache/broken
 copy_broken() {
   local copy=$broken_copy
@@ -34,29 +35,29 @@ copy_broken() {
   rm -rf "$copy/tree"
   mkdir -p "$copy/tree"
   tar -C "$root" -cf - Cargo.toml Cargo.lock outbox-router.example.toml crates src migrations benches examples tests/main.rs | tar -C "$copy/tree" -xf -
-  # In a folder that belongs to no repository, git would look for one further up and leave the files alone.
+  # Without a ceiling, git would find a repository in a parent folder and skip these files.
   if ! (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply --check "$broken_patches/$1.patch"); then
-    die "$1.patch does not fit src/ any more: make it anew, so that it breaks the same guarantee"
+    die "$1.patch no longer applies to src/: rewrite it so that it breaks the same guarantee"
   fi
   (cd "$copy/tree" && GIT_CEILING_DIRECTORIES=$copy git apply "$broken_patches/$1.patch")
 }
 
-# find_in_the_model NAME: fails if the model finds nothing.
+# find_in_the_model NAME: runs the model tests, and fails if they find nothing.
 find_in_the_model() {
   local found
   copy_broken "$1"
-  say "running the model of the loop with ${bold}$1${plain}, in ${broken_copy/#"$HOME"/\~}"
+  say "running the model tests of the loop with ${bold}$1${plain}, in ${broken_copy/#"$HOME"/\~}"
   (cd "$broken_copy/tree" && CARGO_TARGET_DIR=$broken_copy/target cargo test --locked --quiet --lib --no-run) ||
     die "the broken router does not build; see the lines above, and $1.patch"
   if found=$(cd "$broken_copy/tree" && CARGO_TARGET_DIR=$broken_copy/target RUST_BACKTRACE=0 \
     cargo test --locked --quiet --lib relay::tests 2>&1); then
-    die "the model has found nothing"
+    die "the model tests found nothing"
   fi
-  grep -A 1 '^Test failed' <<<"$found" | head -n 1 | grep . || die "the model did not run: $found"
+  grep -A 1 '^Test failed' <<<"$found" | head -n 1 | grep . || die "the model tests did not run: $found"
   exec 5>&-
 }
 
-# build_broken NAME: sets $broken_router, built in a target folder of its own.
+# build_broken NAME: builds the broken router in a separate target folder, and sets $broken_router.
 build_broken() {
   local copy=$broken_copy
   copy_broken "$1"

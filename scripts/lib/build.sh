@@ -1,17 +1,17 @@
 # shellcheck shell=bash
 # Builds with cargo, on a machine that may have no compiler yet. Needs messages.sh, packages.sh and cache.sh.
 
-# Outside the checkout, so that a fresh clone on the same machine finds what another one compiled.
+# Outside the checkout, so that clones on one machine share what they compile.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/target}
 
 # The oldest compiler that builds the project.
 # shellcheck disable=SC2154 # the scripts that use this set it
 oldest_rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
-# need_build: everything that cargo needs here.
+# need_build: installs everything that the build needs.
 need_build() {
   need_build_packages
-  # cargo's downloads are checked against the system's certificates.
+  # cargo needs the system's certificates for its downloads.
   need_packages ca-certificates
   need_rust
   local version
@@ -25,7 +25,7 @@ rust_version() {
   cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/'
 }
 
-# build ARG...: cargo build ARG..., with cargo's own progress where somebody may be looking.
+# build ARG...: cargo build ARG..., with cargo's progress on a terminal.
 build() {
   need_build
   local quiet=(--quiet) first=''
@@ -35,8 +35,8 @@ build() {
   (cd "$root" && cargo build --locked "${quiet[@]}" "$@") || die "the build failed; the lines above say why"
 }
 
-# need_router: the release build of the router in `router`, if none is named there. By itself, as users build it: what is built
-# beside examples has the features of the tests' libraries too.
+# need_router: builds the release router and sets `router`, unless that is set. Built alone, as users do: together with the
+# examples it would get the features of the tests' libraries too.
 need_router() {
   [[ -z $router ]] || return 0
   build --release --bin outbox-router

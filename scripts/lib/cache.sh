@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Downloads, kept outside the checkout and fetched once, however many scripts ask at the same time.
+# Downloads, stored outside the checkout and fetched once, even if several scripts need them at the same time.
 
 cache=${OUTBOX_ROUTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outbox-router}
 
-# cached NAME COMMAND ARG...: makes $cache/NAME by running COMMAND ARG... FOLDER with an empty folder, unless it is there.
-# The folder gets its name only when the command has succeeded, so half a download is never taken for a whole one.
+# cached NAME COMMAND ARG...: creates $cache/NAME by running COMMAND ARG... FOLDER with an empty folder, unless it exists.
+# The folder gets its name only when the command has succeeded, so a partial download is never used.
 cached() {
   local name=$1 folder="$cache/$1" part
   shift
@@ -22,15 +22,15 @@ cached() {
     trap 'rm -rf "$part"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
-    # Not mktemp's 0700: a server that runs as another user reads from here.
+    # Not mktemp's 0700, because a server that runs as another user reads from here.
     chmod 755 "$part"
     "$@" "$part" 8>&-
     mv -T "$part" "$folder"
   )
 }
 
-# maven FOLDER ARG...: Maven, quiet unless it fails, in a folder that may keep what it leaves beside its results.
-# It remembers failed downloads for a day unless it is told to look for updates.
+# maven FOLDER ARG...: runs Maven in this folder, quietly unless it fails.
+# Maven caches failed downloads for a day unless it is told to check for updates.
 maven() {
   local folder=$1
   shift

@@ -3,7 +3,7 @@
 
 debezium_pom=$root/scripts/lib/debezium/pom.xml
 
-# fetch_debezium VERSION FOLDER: Connect's jars, Debezium's plugin, and the same plugin with OpenTelemetry beside it.
+# fetch_debezium VERSION FOLDER: downloads Connect's jars, Debezium's plugin, and the same plugin with OpenTelemetry.
 fetch_debezium() {
   local plugin=io.debezium:debezium-connector-postgres:$1:tar.gz:plugin
   say "fetching Debezium $1 and Kafka Connect"
@@ -15,7 +15,7 @@ fetch_debezium() {
   cp "$2"/plugins/debezium-connector-postgres/*.jar "$2/plugins-with-tracing/debezium-connector-postgres"
 }
 
-# debezium_programs: sets $java and $debezium, the folder. Another pom is another folder.
+# debezium_programs: sets $java and $debezium, the folder. Each version of the pom has its own folder.
 debezium_programs() {
   local version name
   version=$(sed -n 's:.*<debezium.version>\(.*\)</debezium.version>.*:\1:p' "$debezium_pom")

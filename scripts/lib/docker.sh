@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The plain cases of scripts/services in containers, by docker-compose.yml: the default instance, no options for tests.
+# scripts/services with the containers of docker-compose.yml: only the default instance, without the options for tests.
 
 docker_folder=$instance/docker
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2030,SC2031 # an instance of its own for the archive, in a subshell
-# Throwaway Kafka brokers, each a controller too: the first in $instance/kafka, others in $instance/kafka-2 and so on.
-# The functions are about one of them, the one selected. Everything here is deleted by 'down'.
+# Throwaway Kafka brokers, which are also controllers: the first in $instance/kafka, others in $instance/kafka-2 and so on.
+# The functions act on the selected broker. 'down' deletes everything here.
 
 kafka_pom=$root/scripts/lib/kafka/pom.xml
 
@@ -14,7 +14,7 @@ kafka_select() {
 }
 kafka_select kafka
 
-# kafka_cluster BROKERS: loads what the brokers have in common; where there is none yet, makes it for this many.
+# kafka_cluster BROKERS: loads the settings common to all brokers, or creates them for this many brokers.
 kafka_cluster() {
   kafka_brokers=1
   if [[ -s $instance/kafka/cluster ]]; then
@@ -41,7 +41,7 @@ kafka_cluster() {
   fi
 }
 
-# kafka_servers BROKERS: sets $kafka_all to the names of this instance's brokers; where there are none, of so many.
+# kafka_servers BROKERS: sets $kafka_all to the names of this instance's brokers, or of this many if there are none yet.
 kafka_servers() {
   local node
   kafka_cluster
@@ -57,7 +57,7 @@ fetch_kafka() {
   maven "$1" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1/jars"
 }
 
-# Sets $java and $kafka_classpath. Another pom is another folder, so a changed one is never served from the cache.
+# Sets $java and $kafka_classpath. Each version of the pom has its own folder, so a changed one is not taken from the cache.
 kafka_programs() {
   kafka_version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$kafka_pom")
   local name
@@ -67,8 +67,8 @@ kafka_programs() {
   kafka_classpath="$cache/$name/jars/*"
 }
 
-# kafka_archive: sets $kafka_classes to the JVM's archive of the classes that a broker loads, with which one is up in half the
-# processor time. Of another JVM or other jars it would not do.
+# kafka_archive: sets $kafka_classes to a class data archive (CDS) for the broker, which halves the CPU time of its start. It
+# depends on the JVM and the jars.
 kafka_archive() {
   local name
   name=kafka-classes-$( (printf '%s\n' "$kafka_classpath" && stat -L -c '%n %s %Y' "$(command -v "$java")") | cksum | cut -d' ' -f1)
@@ -76,9 +76,9 @@ kafka_archive() {
   kafka_classes=$cache/$name/classes.jsa
 }
 
-# make_kafka_archive FOLDER: a broker writes it when it ends in good order.
+# make_kafka_archive FOLDER: runs a broker that writes the archive when it shuts down.
 make_kafka_archive() (
-  say "noting which classes Kafka loads, once"
+  say "creating an archive of Kafka's classes, once"
   local instance=$1/instance
   mkdir "$instance"
   kafka_select kafka
@@ -87,10 +87,10 @@ make_kafka_archive() (
   kafka_launch "-XX:ArchiveClassesAtExit=$1/classes.jsa"
   kafka_wait
   kafka_stop
-  [[ -s $1/classes.jsa ]] || die "Kafka left no archive of its classes"
+  [[ -s $1/classes.jsa ]] || die "Kafka wrote no archive of its classes"
 )
 
-# kafka_create BROKERS: configuration, and the file 'server' that says where everything is.
+# kafka_create BROKERS: writes the configuration, and the file 'server' with the paths and ports.
 kafka_create() {
   kafka_programs
   kafka_cluster "$1"
@@ -98,8 +98,8 @@ kafka_create() {
   kafka_port=$(reserve_port 19092 "$instance")
   kafka_controller_port=${kafka_controller_ports[kafka_node]}
   kafka_extra_port=$(reserve_port 21092 "$instance")
-  # One replica of everything, few partitions and small buffers: made for many small topics on a small machine. The short
-  # session is what a killed broker waits for when it comes back: its predecessor has to expire first.
+  # One replica of everything, few partitions and small buffers, for many small topics on a small machine. The session is short,
+  # because a killed broker can restart only after its previous session has expired.
   kafka_settings process.roles=broker,controller "node.id=$kafka_node" \
     'listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}' \
     controller.listener.names=CONTROLLER "controller.quorum.voters=$kafka_voters" \
@@ -110,7 +110,7 @@ kafka_create() {
     share.coordinator.state.topic.replication.factor=1 share.coordinator.state.topic.min.isr=1 \
     group.initial.rebalance.delay.ms=0 log.cleaner.dedupe.buffer.size=16777216 \
     broker.session.timeout.ms=3000 broker.heartbeat.interval.ms=500 num.network.threads=2 num.io.threads=4 background.threads=2
-  # Of several, what production has: one may go and nothing is lost or stands still.
+  # Several brokers as in production: one may fail, and nothing is lost or stops.
   if ((kafka_brokers > 1)); then
     kafka_settings default.replication.factor=3 min.insync.replicas=2 offsets.topic.replication.factor=3 \
       transaction.state.log.replication.factor=3 transaction.state.log.min.isr=2 \
@@ -123,7 +123,7 @@ kafka_create() {
   mv "$kafka/server.new" "$kafka/server"
 }
 
-# kafka_settings NAME=VALUE...: a later one wins. {port}, {controller_port} and {extra_port} stand for this broker's.
+# kafka_settings NAME=VALUE...: a later one wins. {port}, {controller_port} and {extra_port} are replaced by this broker's.
 kafka_settings() {
   local setting
   for setting in "$@"; do
@@ -146,16 +146,16 @@ kafka_pid() { remembered_process "$kafka/pid"; }
 
 kafka_running() { kafka_load && kafka_pid >/dev/null; }
 
-# kafka_launch JVM_OPTION...: returns at once; kafka_wait waits until the broker serves.
+# kafka_launch JVM_OPTION...: starts the broker without waiting; kafka_wait waits until it serves requests.
 kafka_launch() {
   if port_answers "$kafka_port"; then
-    die "another program took port $kafka_port while Kafka was stopped; end it, or begin anew with 'down' and 'up'"
+    die "another program took port $kafka_port while Kafka was stopped; end it, or start over with 'down' and 'up'"
   fi
   mkdir -p "$kafka/tmp"
-  # What a JVM that is killed leaves in /tmp would stay there.
+  # UsePerfData and the default tmpdir would leave files of a killed JVM in /tmp.
   local jvm=("$java" -XX:-UsePerfData "-Djava.io.tmpdir=$kafka/tmp" -cp "$kafka_classpath" -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties")
   local compiler
-  # as Kafka's own scripts call it
+  # as Kafka's own scripts start it
   read -ra compiler <<<"${KAFKA_JVM_PERFORMANCE_OPTS:-}"
   jvm+=("${compiler[@]}")
   if (($#)); then
@@ -167,7 +167,7 @@ kafka_launch() {
   local memory='-Xms256m -Xmx512m'
   kafka_cluster
   ((kafka_brokers == 1)) || memory='-Xms128m -Xmx320m'
-  # A session of its own: Ctrl-C at a terminal is not for the broker, and all of it can be ended by one number.
+  # In its own session, so that Ctrl-C does not reach the broker, and its whole process group can be killed.
   # shellcheck disable=SC2016
   heap=${KAFKA_HEAP_OPTS:-$memory} cluster=$kafka_cluster_id setsid bash -c '
     if [[ ! -e $1/formatted ]]; then
@@ -178,14 +178,14 @@ kafka_launch() {
     exec "${@:2}" $heap -XX:+ExitOnOutOfMemoryError kafka.Kafka "$1/server.properties"
   ' kafka "$kafka" "${jvm[@]}" </dev/null >"$kafka/log" 2>&1 7>&- 8>&- 9>&- &
   remember_process $! "$kafka/pid"
-  # Not the shell's business any more, which would report its end.
+  # Otherwise the shell would report its end.
   disown
 }
 
 kafka_wait() {
   local tries
   for ((tries = 60 * 5; tries > 0; tries--)); do
-    # The broker says so when it is registered and serves requests, which is later than when its port is open.
+    # The broker logs this when it is registered and serves requests, which is later than when its port is open.
     if grep -qs 'Kafka Server started' "$kafka/log"; then
       return
     elif ! kafka_pid >/dev/null; then
@@ -207,20 +207,20 @@ kafka_stop() {
 kafka_kill() {
   local pid
   pid=$(kafka_pid) || return 0
-  # Its whole group: while it is being created the number is a shell's.
+  # The whole process group: during creation the process is a shell.
   kill -KILL -- "-$pid"
   wait_for_end "$pid" 10 || die "process $pid of Kafka does not end"
 }
 
 kafka_delete() {
   kafka_kill
-  # Twice: a child of the process that ended may still be writing.
+  # Twice, because a child of the ended process may still be writing.
   rm -rf "$kafka" 2>/dev/null || { sleep 0.5 && rm -rf "$kafka"; }
 }
 
 kafka_address() { printf '%s %s on 127.0.0.1:%s' "${kafka##*/}" "$kafka_version" "$kafka_port"; }
 
-# kafka_env: of all brokers together; the log is the first one's.
+# kafka_env: the variables for all brokers; the log is the first broker's.
 kafka_env() {
   local server addresses='' extra=''
   kafka_servers 1

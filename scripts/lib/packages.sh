@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# System packages and the Rust toolchain on a machine that has none of them yet. Needs messages.sh.
+# Installs system packages and the Rust toolchain. Needs messages.sh.
 
 # as_root COMMAND ARG...
 as_root() {
@@ -10,7 +10,7 @@ package_installed() {
   [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
 
-# package_known NAME: apt has something to install under this name.
+# package_known NAME: whether apt can install a package of this name.
 package_known() {
   [[ $(apt-cache policy "$1" 2>/dev/null) == *Candidate:\ [0-9]* ]]
 }
@@ -29,19 +29,19 @@ apt_quietly() {
   rm -f "$log"
 }
 
-# apt_update: once per script, and at once gives up where that cannot work.
+# apt_update: updates the package lists once per script, and fails if there is no apt-get or no way to become root.
 apt_update() {
   [[ -z $apt_lists_updated ]] || return 0
   command -v apt-get >/dev/null || die "install by hand: $* (this system has no apt-get)"
   if ((EUID != 0)) && ! command -v sudo >/dev/null; then
     die "install by hand: $* (apt-get needs root, and there is no sudo)"
   fi
-  # A source that is unreachable does not matter as long as the packages can be installed.
+  # An unreachable source does not matter if the packages can be installed.
   apt_quietly update || warn "apt-get update failed; going on with the package lists that are there"
   apt_lists_updated=1
 }
 
-# need_packages NAME...: installs those that are missing. 'a|b' takes the first that the system knows.
+# need_packages NAME...: installs the missing packages. 'a|b' takes the first one that apt knows.
 need_packages() {
   local wanted alternative name missing=()
   for wanted in "$@"; do
@@ -68,12 +68,12 @@ need_packages() {
   apt_quietly install "${names[@]}" || die "apt-get could not install ${names[*]}; the lines above say why"
 }
 
-# What the Kafka client needs to be built from source with TLS, tokens of OpenID Connect (libcurl), zlib and zstd.
+# Packages to build librdkafka from source with TLS, OAuth over OpenID Connect (libcurl), zlib and zstd.
 need_build_packages() {
   need_packages gcc g++ make pkg-config libc6-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
 }
 
-# Kafka needs Java 17 or later, which is not every release's default.
+# Kafka needs Java 17 or later, which is not the default of every release.
 need_java() {
   java=${JAVA_HOME:+$JAVA_HOME/bin/}java
   if ! command -v "$java" >/dev/null; then
@@ -87,7 +87,7 @@ need_java() {
 
 need_maven() {
   command -v mvn >/dev/null && return
-  # Before Maven, which would bring in the release's default Java.
+  # Before Maven, which would install the release's default Java.
   need_java
   need_packages maven ca-certificates
 }
@@ -103,7 +103,7 @@ need_postgres_packages() {
   need_packages postgresql
 }
 
-# need_rust: cargo on PATH, by rustup where there is none.
+# need_rust: puts cargo on PATH, with rustup if there is none.
 need_rust() {
   local installed_here="${CARGO_HOME:-$HOME/.cargo}/bin"
   command -v cargo >/dev/null || PATH="$installed_here:$PATH"
@@ -115,7 +115,7 @@ need_rust() {
     die "rustup could not be installed; see https://rustup.rs, then try again"
 }
 
-# need_lints: cargo fmt and cargo clippy, which rustup's minimal profile leaves out.
+# need_lints: installs cargo fmt and cargo clippy, which rustup's minimal profile lacks.
 need_lints() {
   cargo fmt --version &>/dev/null && cargo clippy --version &>/dev/null && return
   command -v rustup >/dev/null || die "install by hand: rustfmt and clippy for $(command -v cargo)"

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Free ports on 127.0.0.1. One that was given out stays its instance's until 'down', also while its server is stopped.
+# Free ports on 127.0.0.1. A port belongs to its instance until 'down', even while its server is stopped.
 
 port_answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# reserve_port FIRST OWNER: prints the first port from FIRST on that nobody has, and notes that the folder OWNER has it.
+# reserve_port FIRST OWNER: prints the first free port from FIRST on, and reserves it for the folder OWNER.
 reserve_port() {
   local port owner
   mkdir -p "$cache/ports"
   (
     exec 7>"$cache/ports/lock"
     flock 7
-    # Below the range that Linux takes the ports of outgoing connections from.
+    # Below the range that Linux uses for outgoing connections.
     for ((port = $1; port < 32768; port++)); do
       owner=''
       { read -r owner <"$cache/ports/$port" || true; } 2>/dev/null
@@ -20,7 +20,7 @@ reserve_port() {
       printf '%s' "$port"
       exit 0
     done
-    die "no free port from $1 on"
+    die "there is no free port from $1 on"
   )
 }
 

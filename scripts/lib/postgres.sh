@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# One throwaway Postgres in $instance/postgres. Everything here is deleted by 'down'.
+# A throwaway Postgres in $instance/postgres. 'down' deletes everything here.
 
 postgres=$instance/postgres
 
@@ -26,14 +26,14 @@ fetch_postgres() {
   rm -rf "$2/download"
 }
 
-# postgres_installed MAJOR: sets $postgres_bin to the system's newest of this major, or of all.
+# postgres_installed MAJOR: sets $postgres_bin to the newest installed server of this major version, or of any.
 postgres_installed() {
   postgres_bin=$(compgen -G "/usr/lib/postgresql/${1:-*}/bin/postgres" | sort -V | tail -n 1)
   postgres_bin=${postgres_bin%/postgres}
   [[ -n $postgres_bin ]]
 }
 
-# postgres_programs MAJOR: sets $postgres_bin; without a major the system's own Postgres, whichever it is.
+# postgres_programs MAJOR: sets $postgres_bin; without a major version to the system's own Postgres.
 postgres_programs() {
   ! postgres_installed "$1" || return 0
   if [[ -n $1 ]]; then
@@ -49,8 +49,9 @@ postgres_programs() {
   fi
 }
 
-# Postgres refuses to run as root. Best is a user namespace in which root has another number: its files stay root's, so a
-# checkout that only root can enter will do. Where that is forbidden, another user, and files where that user can go.
+# Postgres refuses to run as root. A user namespace in which root has another user id is best: the files still belong to root, so
+# it works in a checkout that only root can enter. Where that is forbidden, it runs as another user, with files in a folder of
+# that user.
 postgres_choose_user() {
   postgres_as=()
   postgres_owner=''
@@ -66,10 +67,10 @@ postgres_choose_user() {
   postgres_owner=$user
 }
 
-# as_postgres COMMAND ARG...: without our locks, and from a folder that any user may be in.
+# as_postgres COMMAND ARG...: runs a command as the server's user, without our locks, in a folder that any user can enter.
 as_postgres() { (cd / && exec "${postgres_as[@]}" "$@" 7>&- 8>&- 9>&-); }
 
-# postgres_folder LINK PARENT: a folder of the server's outside the instance, removed with it by way of the link.
+# postgres_folder LINK PARENT: creates a folder of the server outside the instance. The link lets 'down' find and remove it.
 postgres_folder() {
   local folder
   folder=$(mktemp -d "$2/outbox-router.XXXXXX")
@@ -79,7 +80,7 @@ postgres_folder() {
   printf '%s' "$folder"
 }
 
-# postgres_fits_into_memory: a suite of tests stores 2 GB.
+# postgres_fits_into_memory: whether the 2 GB that the tests store fit into memory.
 postgres_fits_into_memory() {
   local room memory
   [[ -w /dev/shm ]] || return 1
@@ -88,7 +89,7 @@ postgres_fits_into_memory() {
   ((room > 4 << 20 && memory > 8 << 20))
 }
 
-# postgres_create MAJOR HBA: an empty cluster, or a copy of the one to follow, and the file 'server' that says where everything is.
+# postgres_create MAJOR HBA: creates an empty cluster or a copy of the primary, and the file 'server' with the paths and the port.
 postgres_create() {
   local home=$postgres
   if [[ -n $standby_of ]]; then
@@ -113,7 +114,7 @@ postgres_create() {
   postgres_log=$home/log
   postgres_socket=$home/socket
   postgres_port=$(reserve_port 15432 "$instance")
-  # The path of a Unix socket has room for 107 bytes.
+  # The path of a Unix socket may have at most 107 bytes.
   if ((${#postgres_socket} + ${#postgres_port} + 10 > 107)); then
     postgres_socket=$(postgres_folder short /tmp)
   else
@@ -126,8 +127,8 @@ postgres_create() {
   else
     postgres_initdb "$2"
   fi
-  # fsync off: a crash of the server loses nothing without it, only one of the machine does, and this is thrown away.
-  # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing behind in /dev/shm.
+  # fsync off: only a crash of the machine loses data without it, and this server is temporary.
+  # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing in /dev/shm.
   postgres_settings listen_addresses=127.0.0.1 "port=$postgres_port" "unix_socket_directories=$postgres_socket" \
     wal_level=logical max_replication_slots=64 max_wal_senders=64 max_connections=200 shared_buffers=64MB fsync=off \
     dynamic_shared_memory_type=mmap "cluster_name=${instance##*/}" 'log_line_prefix=%m [%p] %q%a '
@@ -150,13 +151,13 @@ postgres_initdb() {
   [[ -z $1 ]] || cat "$1" >"$postgres_data/pg_hba.conf"
 }
 
-# of_primary NAME: a variable of 'env' of the instance that a standby follows.
+# of_primary NAME: a variable from 'env' of the primary's instance.
 of_primary() {
   (eval "$("$root/scripts/services" env --instance "$standby_of")" && printf %s "${!1}")
 }
 
-# postgres_clone: a standby's data folder. Copied while the primary is down for a moment: the jars have no pg_basebackup,
-# and Debian's takes no backup of a newer server.
+# postgres_clone: copies the data folder for a standby while the primary is stopped for a moment. The jars lack pg_basebackup, and
+# Debian's cannot back up a newer server.
 postgres_clone() {
   local data port
   data=$(of_primary TEST_POSTGRES_DATA)
@@ -164,7 +165,7 @@ postgres_clone() {
   "$root/scripts/services" stop postgres --instance "$standby_of"
   as_postgres cp -a "$data" "$postgres_data"
   "$root/scripts/services" start postgres --instance "$standby_of"
-  # its slots are the primary's own, as pg_basebackup has it
+  # remove the primary's slots, as pg_basebackup does
   rm -rf "$postgres_data"/pg_replslot/* "$postgres_data/postmaster.opts"
   as_postgres touch "$postgres_data/standby.signal"
   postgres_settings "primary_conninfo=host=127.0.0.1 port=$port user=postgres dbname=postgres" \
@@ -186,7 +187,7 @@ postgres_load() {
   source "$postgres/server"
 }
 
-# The postmaster's number if it runs: from its own pid file, so also after somebody else restarted it.
+# The postmaster's process id if it runs. It is from the pid file, so it is right even after another program has restarted it.
 postgres_pid() {
   local pid
   [[ -s $postgres_data/postmaster.pid ]] && read -r pid <"$postgres_data/postmaster.pid" || return 1
@@ -199,12 +200,12 @@ postgres_log_file() { printf %s "$postgres_log"; }
 
 postgres_running() { postgres_load && postgres_pid >/dev/null; }
 
-# postgres_forget_crash: a killed server's lock files name a process that may be another by now.
+# postgres_forget_crash: removes the lock files of a killed server, whose process id may belong to another process by now.
 postgres_forget_crash() {
   rm -f "$postgres_data/postmaster.pid" "$postgres_socket/.s.PGSQL.$postgres_port.lock"
 }
 
-# postgres_free_memory: the small System V segment that a killed server leaves; its key is in line 7 of the pid file.
+# postgres_free_memory: frees the small System V segment that a killed server leaves; its key is in line 7 of the pid file.
 postgres_free_memory() {
   local key
   key=$(sed -n '7s/^ *\([0-9]\{1,\}\) .*/\1/p' "$postgres_data/postmaster.pid" 2>/dev/null) || return 0
@@ -214,9 +215,9 @@ postgres_free_memory() {
 postgres_start() {
   postgres_forget_crash
   if port_answers "$postgres_port"; then
-    die "another program took port $postgres_port while Postgres was stopped; end it, or begin anew with 'down' and 'up'"
+    die "another program took port $postgres_port while Postgres was stopped; end it, or start over with 'down' and 'up'"
   fi
-  # In brackets: otherwise what an interrupted 'up' says would go the way of this output too.
+  # In a subshell, so that the messages of an interrupted 'up' are not redirected with this output.
   if ! (as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=60 --silent --pgdata="$postgres_data" \
     --log="$postgres_log") </dev/null >/dev/null 2>&1; then
     show_tail "$postgres_log"
@@ -229,11 +230,11 @@ postgres_stop() {
   as_postgres "$postgres_bin/pg_ctl" stop --wait --timeout=60 --silent --mode="$1" --pgdata="$postgres_data" >/dev/null
 }
 
-# postgres_kill: the whole server at once, as if its machine lost power.
+# postgres_kill: kills all processes of the server at once, as if its machine lost power.
 postgres_kill() {
   local pid all
   pid=$(postgres_pid) || return 0
-  # Stopped first, so that it starts no child while they are counted.
+  # Stopped first, so that it starts no child while the children are listed.
   kill -STOP "$pid"
   mapfile -t all < <(children_of "$pid")
   kill -KILL "$pid" "${all[@]}" 2>/dev/null || true
@@ -242,7 +243,7 @@ postgres_kill() {
   done
 }
 
-# postgres_delete: ends the server, however far its creation came, and removes all that it had.
+# postgres_delete: stops the server, even if its creation was not finished, and removes all its files.
 postgres_delete() {
   local link
   if postgres_load || [[ -n ${postgres_data:-} ]]; then

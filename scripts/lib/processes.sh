@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Processes by number: who one is, and how to end it and nothing else.
+# Identifies processes by id and start time, so that only the right ones are ended.
 
-# process_started PID: when it started, in clock ticks since boot; with the number this names one process for good.
-# Fails if there is none or only its exit status is left; one with other threads still to end has not released its ports.
+# process_started PID: when it started, in clock ticks since boot. Together with the id this identifies one process.
+# Fails if it does not exist or is a zombie. A zombie with running threads still holds its ports, and counts as running.
 process_started() {
   local stat='' fields
-  # Not $(<...), which ends the whole script where the file has gone.
+  # Not $(<...), which ends the whole script if the file is gone.
   { read -rd '' stat <"/proc/$1/stat" || true; } 2>/dev/null
   [[ -n $stat ]] || return 1
-  # The name, in brackets, may hold anything: what follows the last bracket is state, parent, ...
+  # The name, in parentheses, may contain anything. After the last parenthesis follow state, parent, ...
   read -ra fields <<<"${stat##*) }"
   [[ ${fields[0]} != [ZX] ]] || ((fields[17] > 1)) || return 1
   printf '%s' "${fields[19]}"
@@ -17,7 +17,7 @@ process_started() {
 # remember_process PID FILE
 remember_process() { printf '%s %s\n' "$1" "$(process_started "$1")" >"$2"; }
 
-# remembered_process FILE: the number, if that very process still runs.
+# remembered_process FILE: the process id, if that process still runs.
 remembered_process() {
   local pid started
   [[ -s $1 ]] && read -r pid started <"$1" || return 1

@@ -1,26 +1,26 @@
 # shellcheck shell=bash
-# One program on throwaway servers, which are gone with the script whatever ends it. Needs messages.sh and processes.sh.
-# The script may set keep and service_options, and define save_logs, what_next and end_others anew.
+# Runs a program on throwaway servers, which are removed at the end of the script. Needs messages.sh and processes.sh.
+# The script may set keep and service_options, and redefine save_logs, what_next and end_others.
 
 # shellcheck disable=SC2154
 : "${root:?}"
 program='' up='' keep='' service_options=()
 
-# save_logs: what a failed run leaves behind, while its files are still there.
+# save_logs: copies the logs of a failed run before its files are removed.
 save_logs() { :; }
 
-# what_next: the last words after a good end.
+# what_next: prints the last message of a successful run.
 what_next() { :; }
 
-# end_others: servers besides the instance's own.
+# end_others: stops servers of other instances.
 end_others() { :; }
 
-# begin_stage INSTANCE: nobody else's in this checkout; a second one would end this one's servers.
+# begin_stage INSTANCE: allows one run per checkout, since a second run would remove the first one's servers.
 begin_stage() {
   instance=$1 folder=.services/$1
-  # The lock is the script's own file, and gone with the script.
+  # The lock is on the script's own file, and is released when the script ends.
   exec 6<"$root/scripts/${BASH_SOURCE[-1]##*/}"
-  flock --nonblock 6 || die "another scripts/${BASH_SOURCE[-1]##*/} runs in this checkout; let it end first"
+  flock --nonblock 6 || die "another scripts/${BASH_SOURCE[-1]##*/} runs in this checkout; wait until it has ended"
   trap end_stage EXIT
   trap 'exit 129' HUP
   trap 'exit 130' INT
@@ -30,32 +30,32 @@ begin_stage() {
 
 services() { "$root/scripts/services" "$@" --instance "$instance" 6>&-; }
 
-# clear_stage: of the servers that one left which was killed, or told to keep them. From now on there is something to end.
+# clear_stage: removes servers left by a run that was killed or had --keep. From now on end_stage has something to remove.
 clear_stage() {
   end_others
   [[ ! -d $root/$folder ]] || services down
   up=1
 }
 
-# bring_up: the servers, and how to reach them as variables of the environment.
+# bring_up: starts the servers, and sets the environment variables with their addresses.
 bring_up() {
   local environment
   [[ -n $up ]] || clear_stage
-  say "bringing up Postgres and Kafka"
+  say "starting Postgres and Kafka"
   services up "${service_options[@]}"
   environment=$(services env)
   eval "$environment"
 }
 
-# perform PROGRAM ARG...: in a session of its own, so that it and what it starts can be ended by one number; in the
-# background, so that the script hears of Ctrl-C at once. Ends the script if the program fails.
+# perform PROGRAM ARG...: runs the program in its own session, so that its whole process group can be killed, and in the
+# background, so that the script handles Ctrl-C immediately. Ends the script if the program fails.
 perform() {
   setsid "$@" 6>&- &
   program=$!
   wait "$program" || exit
 }
 
-# end_program: in good order; by force, with the processes that it started, if it does not follow.
+# end_program: ends the program with SIGTERM, and then its process group with SIGKILL.
 end_program() {
   [[ -n $program ]] || return 0
   kill -TERM "$program" 2>/dev/null || true
@@ -65,11 +65,11 @@ end_program() {
 
 end_stage() {
   local code=$?
-  # Nothing may keep it from getting through: no signal, and no terminal that is gone.
+  # The clean-up must not be interrupted by a signal or a closed terminal.
   trap '' HUP INT PIPE TERM
   set +e
-  # Before that, whatever was interrupted says so itself.
-  [[ -z $program ]] || ((code < 129)) || say "interrupted: ending what was started"
+  # Commands that were interrupted earlier have printed their own message.
+  [[ -z $program ]] || ((code < 129)) || say "interrupted: stopping what was started"
   end_program
   if [[ -n $up ]]; then
     ((code == 0)) || save_logs
@@ -84,5 +84,5 @@ end_stage() {
   exit "$code"
 }
 
-# kafka_version: of the broker that scripts/services starts.
+# kafka_version: the version of the broker that scripts/services starts.
 kafka_version() { sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$root/scripts/lib/kafka/pom.xml"; }

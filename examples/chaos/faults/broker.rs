@@ -1,4 +1,4 @@
-//! The broker ends and comes back, or does not get to run.
+//! The broker is restarted or frozen, revokes rights, or enforces a quota.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,21 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::Signal;
 
-use super::{Ground, lived_through, pause, pause_for_a_reason};
+use super::{Ground, pause, pause_for_a_reason, survived};
 use crate::injected::Injected;
 use crate::services::Server::Kafka;
 use crate::services::Services;
 use crate::stage::outbox_table::topic_of;
 use crate::writers::ALL_TYPES;
 
-/// The router is told of neither end, and tries every second or two; the rest is for a busy machine.
+/// The router learns of restored rights only by trying every second or two; the rest is for a busy machine.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(10);
-/// What the router may do with a topic.
+/// The operations on topics that the router needs.
 const RIGHTS: [&str; 5] = ["Read", "Write", "Describe", "DescribeConfigs", "Create"];
 const POSITIONS: &str = "outbox-router.positions";
 const ACLS: &str = "org.apache.kafka.tools.AclCommand";
 const CONFIGS: &str = "kafka.admin.ConfigCommand";
-/// The name that the router has to log in with on a broker with an authorizer.
+/// The router's user name on a broker with an authorizer.
 pub(crate) const PRINCIPAL: &str = "outbox-router";
 
 pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
@@ -28,7 +28,7 @@ pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
     ground.services.kill(Kafka).await?;
     let down = pause(&mut random, 0..1_500).await;
     let back = ground.services.start(Kafka).await?;
-    Ok(lived_through(began, back, format!("down for {} ms", down.as_millis())))
+    Ok(survived(began, back, format!("down for {} ms", down.as_millis())))
 }
 
 pub(super) async fn restart(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
@@ -37,7 +37,7 @@ pub(super) async fn restart(ground: &mut Ground, mut random: StdRng) -> anyhow::
     let took = began.elapsed().as_millis();
     pause(&mut random, 0..500).await;
     let back = ground.services.start(Kafka).await?;
-    Ok(lived_through(began, back, format!("stopped after {took} ms")))
+    Ok(survived(began, back, format!("stopped after {took} ms")))
 }
 
 pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
@@ -45,10 +45,10 @@ pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::R
     ground.services.signal_broker(Signal::STOP)?;
     let frozen = pause(&mut random, 200..5_000).await;
     ground.services.signal_broker(Signal::CONT)?;
-    Ok(lived_through(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
+    Ok(survived(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
 }
 
-/// All that the router needs.
+/// Grants all rights that the router needs.
 pub(crate) async fn grant(services: &Services) -> anyhow::Result<()> {
     let topics: Vec<String> = ALL_TYPES.map(topic_of).into_iter().chain([POSITIONS.to_owned()]).collect();
     change_rights(services, "--add", &RIGHTS, &topics).await?;
@@ -84,10 +84,10 @@ pub(super) async fn acls_removed(ground: &mut Ground, mut random: StdRng) -> any
     let what = format!("WRITE on {} for {} ms", topics.join(", "), time.as_millis());
     let recovers_within = Some(RECOVERS_WITHIN);
     let names = &["WRITE", "outbox.event."];
-    Ok(Injected { names, recovers_within, ..lived_through(began, Instant::now(), what) })
+    Ok(Injected { names, recovers_within, ..survived(began, Instant::now(), what) })
 }
 
-/// The broker delays its answers then. Rows go on being committed faster than that.
+/// The broker enforces a quota by delaying its answers. Rows are committed faster than the quota allows.
 pub(super) async fn producer_quota(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let rate = random.random_range(10..=40) * 1_000;
     let everybody = ["--entity-type", "clients", "--entity-default", "--alter"];
@@ -98,8 +98,8 @@ pub(super) async fn producer_quota(ground: &mut Ground, mut random: StdRng) -> a
     let lifted = [&everybody[..], &["--delete-config", "producer_byte_rate"]].concat();
     ground.services.kafka_tool(CONFIGS, &lifted).await?;
     let what = format!("{} kB/s for {} ms", rate / 1_000, time.as_millis());
-    // what was sent before the quota was there is answered late as well, and a broker that has delayed a connection does
-    // not take that back when the quota is lifted (KIP-219)
+    // requests sent before the quota are answered late too, and a broker that has delayed a connection does not shorten the delay
+    // when the quota is lifted (KIP-219)
     let broker_late = Some(time + Duration::from_secs(1));
-    Ok(Injected { broker_late, ..lived_through(began, Instant::now(), what) })
+    Ok(Injected { broker_late, ..survived(began, Instant::now(), what) })
 }

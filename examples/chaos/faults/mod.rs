@@ -1,4 +1,4 @@
-//! The kinds of faults. Another kind is a function in one of these files, or in one more, and a line in [`KINDS`].
+//! The kinds of faults. To add one, write a function in one of these files or a new one, and add a line to [`KINDS`].
 
 mod broker;
 mod network;
@@ -29,17 +29,17 @@ use crate::stage::router::Router;
 use crate::watch::Watch;
 use crate::writers::{Ledger, connect};
 
-/// `wal_sender_timeout` of the router's session in a campaign: short, so that what waits for it does not take long.
+/// `wal_sender_timeout` of the router's session; short, so that faults that exceed it are short too.
 pub(crate) const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The largest record of a router that cannot send every event, and of one that can.
+/// `message.max.bytes` of a router that cannot send every event, and of one that can.
 pub(crate) const STRICT: u32 = 2_500;
 const LENIENT: u32 = 1_000_000;
 
-/// How long after a fault a router knows of it.
+/// How long after a fault a router may still report the state from before it.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 
-/// One of several routers has to be active by then.
-const TAKES_OVER_WITHIN: Duration = Duration::from_secs(60);
+/// How long it may take until one of several routers is active.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The router's slot.
 pub(crate) const SLOT: &str = "outbox_router";
@@ -48,14 +48,14 @@ pub(crate) const SLOT: &str = "outbox_router";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// What is done, as a sentence.
+    /// A description for `--list`.
     pub(crate) what: &'static str,
     pub(crate) need: Need,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
 }
 
-/// What a kind of fault cannot do without. Whatever has one besides `Nothing` comes only on request: it takes servers of its
-/// own, or more than ten seconds, so that a standstill needs a reason.
+/// What a kind of fault needs. Kinds that need anything are injected only on request: they take special servers, or more than ten
+/// seconds, so that the standstill needs a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -66,12 +66,12 @@ pub(crate) enum Need {
     Authorizer,
     /// A standby of `synchronized_standby_slots`.
     Standby,
-    /// A name server of the campaign's own.
+    /// The campaign's own name server.
     Nameserver,
 }
 
 impl Need {
-    /// Its name for scripts.
+    /// Its name in the output of `--needs` and in `--without`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Need::Nothing => "nothing",
@@ -83,8 +83,8 @@ impl Need {
         }
     }
 
-    /// What a person is told of it.
-    pub(crate) fn told(self) -> &'static str {
+    /// A note for `--list`.
+    pub(crate) fn note(self) -> &'static str {
         match self {
             Need::Nothing => "",
             Need::Time | Need::Authorizer => " (on request)",
@@ -97,46 +97,46 @@ impl Need {
 
 type Injecting<'g> = Pin<Box<dyn Future<Output = anyhow::Result<Injected>> + Send + 'g>>;
 
-/// All of them, in the order in which they are listed.
+/// All kinds, in the order of the list and the report.
 #[rustfmt::skip]
 pub(crate) const KINDS: &[Kind] = &[
-    kind("router-kill", "the router is killed with SIGKILL and started again", |g, r| Box::pin(router::kill(g, r))),
+    kind("router-kill", "the router is killed with SIGKILL and restarted", |g, r| Box::pin(router::kill(g, r))),
     kind("router-kill-large", "the same while it sends a large transaction", |g, r| Box::pin(router::kill_in_large_transaction(g, r))),
     kind("router-kill-broker-frozen", "the same while the broker does not answer", |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r))),
-    kind("router-kill-broker-slow", "the same while the broker's answers take long", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
-    kind("router-handover", "the router is killed while a second one waits for the slot", |g, r| Box::pin(router::handover(g, r))),
-    kind("router-stop", "the router is stopped with SIGTERM and started again", |g, r| Box::pin(router::stop(g, r))),
-    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and goes on", |g, r| Box::pin(router::freeze(g, r))),
-    kind("postgres-fast", "Postgres is restarted in good order", |g, r| Box::pin(postgres::fast(g, r))),
-    kind("postgres-immediate", "Postgres is stopped without a checkpoint and started again", |g, r| Box::pin(postgres::immediate(g, r))),
-    kind("postgres-kill", "every process of Postgres is killed with SIGKILL, and it is started again", |g, r| Box::pin(postgres::kill(g, r))),
-    kind("machine-kill", "Postgres and the router are killed with SIGKILL, as their machine would be", |g, r| Box::pin(postgres::kill_with_router(g, r))),
+    kind("router-kill-broker-slow", "the same while the broker's answers are slow", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
+    kind("router-handover", "the router is killed while a standby waits for the slot", |g, r| Box::pin(router::handover(g, r))),
+    kind("router-stop", "the router is stopped with SIGTERM and restarted", |g, r| Box::pin(router::stop(g, r))),
+    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and continues", |g, r| Box::pin(router::freeze(g, r))),
+    kind("postgres-fast", "Postgres is restarted with a fast shutdown", |g, r| Box::pin(postgres::fast(g, r))),
+    kind("postgres-immediate", "Postgres is restarted with an immediate shutdown, without a checkpoint", |g, r| Box::pin(postgres::immediate(g, r))),
+    kind("postgres-kill", "all processes of Postgres are killed with SIGKILL, and it is restarted", |g, r| Box::pin(postgres::kill(g, r))),
+    kind("machine-kill", "Postgres and the router are killed with SIGKILL, as in a crash of their machine", |g, r| Box::pin(postgres::kill_with_router(g, r))),
     kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_walsender(g, r))),
-    kind("walsender-terminated-broker-away", "the same while the broker cannot be reached", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
-    kind("slot-reset", "`outbox-router slot reset` to a bookmark under the running router", |g, r| Box::pin(slot::reset(g, r))),
-    kind("checkpoint", "CHECKPOINT, which removes log and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
-    kind("column-added", "ALTER TABLE outbox ADD COLUMN under the writers", |g, r| Box::pin(postgres::add_column(g, r))),
+    kind("walsender-terminated-broker-away", "the same while the broker is unreachable", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
+    kind("slot-reset", "`outbox-router slot reset` to a bookmark while the router runs", |g, r| Box::pin(slot::reset(g, r))),
+    kind("checkpoint", "CHECKPOINT, which removes WAL and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
+    kind("column-added", "ALTER TABLE outbox ADD COLUMN while rows are written", |g, r| Box::pin(postgres::add_column(g, r))),
     kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", |g, r| Box::pin(postgres::large_transaction(g, r))),
-    kind("broker-kill", "the broker is killed with SIGKILL and started again", |g, r| Box::pin(broker::kill(g, r))),
-    kind("broker-restart", "the broker is restarted in good order", |g, r| Box::pin(broker::restart(g, r))),
-    kind("broker-freeze", "the broker is frozen with SIGSTOP, and goes on", |g, r| Box::pin(broker::freeze(g, r))),
+    kind("broker-kill", "the broker is killed with SIGKILL and restarted", |g, r| Box::pin(broker::kill(g, r))),
+    kind("broker-restart", "the broker is shut down and restarted", |g, r| Box::pin(broker::restart(g, r))),
+    kind("broker-freeze", "the broker is frozen with SIGSTOP, and continues", |g, r| Box::pin(broker::freeze(g, r))),
     kind("topic-small", "max.message.bytes of one topic is lowered to 2,000 for a while", |g, r| Box::pin(topic::small(g, r))),
-    kind("postgres-hole", "nothing passes between router and Postgres for a while, and nobody is told", |g, r| Box::pin(network::postgres_hole(g, r))),
-    kind("postgres-slow", "everything between router and Postgres passes later", |g, r| Box::pin(network::postgres_slow(g, r))),
-    kind("postgres-cut", "the router's connections with Postgres are reset within a message", |g, r| Box::pin(network::postgres_cut(g, r))),
-    kind("postgres-away", "the router's connections with Postgres are refused for a while", |g, r| Box::pin(network::postgres_away(g, r))),
-    kind("kafka-hole", "nothing passes between router and broker for a while, and nobody is told", |g, r| Box::pin(network::kafka_hole(g, r))),
-    kind("kafka-slow", "everything between router and broker passes later", |g, r| Box::pin(network::kafka_slow(g, r))),
-    kind("kafka-cut", "the router's connections with the broker are reset within a message", |g, r| Box::pin(network::kafka_cut(g, r))),
-    kind("kafka-away", "the router's connections with the broker are refused for a while", |g, r| Box::pin(network::kafka_away(g, r))),
-    kind("postgres-server-cut", "a hop between router and Postgres ends the server's side of the router's connections and keeps the router's open", |g, r| Box::pin(network::postgres_server_cut(g, r))),
-    kind("postgres-server-cut-broker-hole", "the same while nothing passes between that router and the broker, behind a large transaction", |g, r| Box::pin(network::postgres_server_cut_broker_hole(g, r))),
-    needs(Need::Time, "router-stderr-unread", "nobody reads the router's standard error, and its pipe is full", |g, r| Box::pin(router::stderr_unread(g, r))),
-    needs(Need::Time, "producer-quota", "a quota lets producers send 10 to 40 kB/s", |g, r| Box::pin(broker::producer_quota(g, r))),
-    needs(Need::Authorizer, "acls-removed", "the router's right to write to a topic is taken away", |g, r| Box::pin(broker::acls_removed(g, r))),
+    kind("postgres-hole", "nothing passes between router and Postgres for a while, without a reset", |g, r| Box::pin(network::postgres_hole(g, r))),
+    kind("postgres-slow", "everything between router and Postgres is delayed", |g, r| Box::pin(network::postgres_slow(g, r))),
+    kind("postgres-cut", "the router's connections to Postgres are reset in the middle of a message", |g, r| Box::pin(network::postgres_cut(g, r))),
+    kind("postgres-away", "the router's connections to Postgres are reset, and new ones too, for a while", |g, r| Box::pin(network::postgres_away(g, r))),
+    kind("kafka-hole", "nothing passes between router and broker for a while, without a reset", |g, r| Box::pin(network::kafka_hole(g, r))),
+    kind("kafka-slow", "everything between router and broker is delayed", |g, r| Box::pin(network::kafka_slow(g, r))),
+    kind("kafka-cut", "the router's connections to the broker are reset in the middle of a message", |g, r| Box::pin(network::kafka_cut(g, r))),
+    kind("kafka-away", "the router's connections to the broker are reset, and new ones too, for a while", |g, r| Box::pin(network::kafka_away(g, r))),
+    kind("postgres-server-cut", "a proxy between router and Postgres closes the connections to the server and keeps those to the router open", |g, r| Box::pin(network::postgres_server_cut(g, r))),
+    kind("postgres-server-cut-broker-hole", "the same while nothing passes between that router and the broker, after a large transaction", |g, r| Box::pin(network::postgres_server_cut_broker_hole(g, r))),
+    needs(Need::Time, "router-stderr-unread", "nobody reads the router's standard error, and the pipe is full", |g, r| Box::pin(router::stderr_unread(g, r))),
+    needs(Need::Time, "producer-quota", "a quota limits producers to 10 to 40 kB/s", |g, r| Box::pin(broker::producer_quota(g, r))),
+    needs(Need::Authorizer, "acls-removed", "the router's right to write to one topic or all is revoked", |g, r| Box::pin(broker::acls_removed(g, r))),
     needs(Need::Parking, "dead-letters-locked", "the dead-letter table is locked in ACCESS EXCLUSIVE mode", |g, r| Box::pin(postgres::dead_letters_locked(g, r))),
     needs(Need::Standby, "standby-away", "the standby that synchronized_standby_slots names is stopped", |g, r| Box::pin(postgres::standby_away(g, r))),
-    needs(Need::Nameserver, "dns-hangs", "name servers answer after 20 s, while the broker is away and the walsender is terminated", |g, r| Box::pin(network::dns_hangs(g, r))),
+    needs(Need::Nameserver, "dns-hangs", "the name server answers after 20 s, while the broker is unreachable and the walsender is terminated", |g, r| Box::pin(network::dns_hangs(g, r))),
 ];
 
 const fn kind(
@@ -162,13 +162,13 @@ impl Kind {
     }
 }
 
-/// What faults act on.
+/// The servers, routers and observers of a campaign.
 pub(crate) struct Ground {
     pub(crate) router: Router,
-    /// What reads the standard error of all routers.
+    /// Reads the standard error of all routers.
     pub(crate) log: Arc<LogReader>,
     pub(crate) services: Services,
-    /// Without a proxy.
+    /// The URL of Postgres without the proxy.
     pub(crate) postgres: String,
     pub(crate) brokers: String,
     pub(crate) to_postgres: Proxy,
@@ -177,27 +177,27 @@ pub(crate) struct Ground {
     pub(crate) watch: Watch,
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Those that wait, or will.
+    /// The routers other than the active one.
     pub(crate) standbys: Vec<Router>,
-    /// Whether routers in turn can and cannot send large events.
+    /// Whether every second router started cannot send large events.
     pub(crate) park: bool,
-    /// Whether the last one that was started can.
+    /// Whether the router started last can send them.
     pub(crate) lenient: bool,
 }
 
-/// The router between its end and its next start.
+/// When the fault began, and when the router was dead.
 struct Dead {
     began: Instant,
     died: Instant,
 }
 
 impl Ground {
-    /// Starts the router, and follows it.
+    /// Starts the router, and watches it.
     pub(crate) fn start_router(&mut self) -> anyhow::Result<()> {
         if self.park {
             let (strict, lenient) = (STRICT.to_string(), LENIENT.to_string());
             let (from, to) = if self.lenient { (&lenient, &strict) } else { (&strict, &lenient) };
-            self.router.set(from, to)?;
+            self.router.replace_setting(from, to)?;
             self.lenient = !self.lenient;
         }
         let process = self.router.start()?;
@@ -205,17 +205,17 @@ impl Ground {
         Ok(())
     }
 
-    /// One of the standbys may have taken over: it is the router from then on.
+    /// With standbys, waits for an active router. One that has taken over becomes `router`.
     pub(crate) async fn follow_the_active(&mut self, injected: &mut Injected) -> anyhow::Result<()> {
         if self.standbys.is_empty() {
             return Ok(());
         }
-        // one that is about to notice that it is not still says that it is
+        // a router that has just lost its session may still report that it is active
         sleep(SETTLED_AFTER).await;
-        let deadline = Instant::now() + TAKES_OVER_WITHIN;
+        let deadline = Instant::now() + TAKEOVER_TIMEOUT;
         let before = self.router.admin();
         while self.router.state().await != Some(StateKind::Active) && !self.find_active().await? {
-            ensure!(Instant::now() < deadline, "none of {} routers is active", self.standbys.len() + 1);
+            ensure!(Instant::now() < deadline, "none of the {} routers is active", self.standbys.len() + 1);
             sleep(Duration::from_millis(20)).await;
         }
         if self.router.admin() != before {
@@ -224,7 +224,7 @@ impl Ground {
         Ok(())
     }
 
-    /// If one of the standbys is active, it is the router from then on.
+    /// If one of the standbys is active, makes it `router`.
     pub(crate) async fn find_active(&mut self) -> anyhow::Result<bool> {
         for standby in &mut self.standbys {
             if standby.state().await == Some(StateKind::Active) {
@@ -238,19 +238,19 @@ impl Ground {
     }
 
     async fn kill_router(&mut self) -> anyhow::Result<Dead> {
-        self.watch.last_words();
+        self.watch.before_end();
         let began = Instant::now();
         self.router.kill().await?;
         Ok(Dead { began, died: Instant::now() })
     }
 
-    /// Starts the router that has died. The fault is over when it is started and `servers` are back.
+    /// Restarts the dead router. The fault is over when it is started and the servers are back, which was at `servers`.
     fn revive(&mut self, dead: Dead, servers: Option<Instant>, what: String) -> anyhow::Result<Injected> {
         let restarted = Instant::now();
         self.start_router()?;
         let back = servers.map_or(restarted, |servers| servers.max(restarted));
         let left = Left::Position { died: dead.died, restarted };
-        Ok(Injected { left, ..lived_through(dead.began, back, what) })
+        Ok(Injected { left, ..survived(dead.began, back, what) })
     }
 
     async fn execute(&self, sql: &str) -> anyhow::Result<()> {
@@ -259,8 +259,8 @@ impl Ground {
     }
 }
 
-/// A fault that the router lives through.
-pub(crate) fn lived_through(began: Instant, back: Instant, what: String) -> Injected {
+/// A fault that the router's process survives.
+pub(crate) fn survived(began: Instant, back: Instant, what: String) -> Injected {
     Injected {
         began,
         back,
@@ -276,13 +276,13 @@ pub(crate) fn lived_through(began: Instant, back: Instant, what: String) -> Inje
     }
 }
 
-/// Longer than the router may stand still without a reason, four times in five; returns for how long.
+/// Waits, four times out of five longer than a standstill may last without a reason; returns how long.
 async fn pause_for_a_reason(random: &mut StdRng) -> Duration {
     let long = random.random_ratio(4, 5);
     pause(random, if long { 13_000..16_000 } else { 1_000..5_000 }).await
 }
 
-/// Draws a time of so many milliseconds, and waits for it.
+/// Waits for a random time in this range; returns how long.
 async fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) -> Duration {
     let time = Duration::from_millis(random.random_range(milliseconds));
     sleep(time).await;

@@ -1,4 +1,4 @@
-//! The network swallows, delays and cuts.
+//! The network drops, delays or cuts connections.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use anyhow::Context;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::{Ground, WAL_SENDER_TIMEOUT, lived_through, pause, postgres};
+use super::{Ground, WAL_SENDER_TIMEOUT, pause, postgres, survived};
 use crate::injected::Injected;
 use crate::proxy::{Proxy, Weather};
 use crate::stage::process::tcp_ports;
@@ -23,7 +23,7 @@ pub(super) async fn kafka_hole(ground: &mut Ground, random: StdRng) -> anyhow::R
     hole(&ground.to_kafka, random).await
 }
 
-/// Shorter or longer than what the router takes for an end. In half of the cases the connections are dead afterwards.
+/// Sometimes shorter and sometimes longer than the router's timeout. Half of the time the connections are reset afterwards.
 async fn hole(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     let (short, long) = (200, WAL_SENDER_TIMEOUT.as_millis() as u64 + 2_000);
@@ -35,7 +35,7 @@ async fn hole(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
     }
     proxy.set(Weather::Clear);
     let then = if dead_afterwards { ", then cut" } else { "" };
-    Ok(lived_through(began, Instant::now(), format!("for {} ms{then}", time.as_millis())))
+    Ok(survived(began, Instant::now(), format!("for {} ms{then}", time.as_millis())))
 }
 
 pub(super) async fn postgres_slow(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
@@ -47,7 +47,7 @@ pub(super) async fn kafka_slow(ground: &mut Ground, random: StdRng) -> anyhow::R
     Ok(Injected { broker_late: Some(by), ..injected })
 }
 
-/// Also by how much.
+/// Also returns the delay.
 async fn slow(proxy: &Proxy, mut random: StdRng) -> (Injected, Duration) {
     let began = Instant::now();
     let by = Duration::from_millis(random.random_range(10..400));
@@ -55,7 +55,7 @@ async fn slow(proxy: &Proxy, mut random: StdRng) -> (Injected, Duration) {
     let time = pause(&mut random, 1_000..4_000).await;
     proxy.set(Weather::Clear);
     let what = format!("by {} ms for {} ms", by.as_millis(), time.as_millis());
-    (lived_through(began, Instant::now(), what), by)
+    (survived(began, Instant::now(), what), by)
 }
 
 pub(super) async fn postgres_cut(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
@@ -73,7 +73,7 @@ async fn cut(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
         proxy.cut();
         pause(&mut random, 50..600).await;
     }
-    Ok(lived_through(began, Instant::now(), format!("{times} times")))
+    Ok(survived(began, Instant::now(), format!("{times} times")))
 }
 
 pub(super) async fn postgres_away(ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
@@ -89,10 +89,10 @@ async fn away(proxy: &Proxy, mut random: StdRng) -> anyhow::Result<Injected> {
     proxy.set(Weather::Away);
     let time = pause(&mut random, 200..4_000).await;
     proxy.set(Weather::Clear);
-    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+    Ok(survived(began, Instant::now(), format!("for {} ms", time.as_millis())))
 }
 
-/// What is queued for the broker has to end with the session: else two producers write when it is back.
+/// Records queued for the broker must be discarded with their session. Otherwise two producers write when the broker is back.
 pub(super) async fn kafka_away_and_session_lost(
     ground: &mut Ground,
     mut random: StdRng,
@@ -105,10 +105,10 @@ pub(super) async fn kafka_away_and_session_lost(
     ground.to_kafka.set(Weather::Clear);
     terminated?;
     let what = format!("after {} of {} ms", before.as_millis(), (before + after).as_millis());
-    Ok(Injected { on_its_way: false, ..lived_through(began, Instant::now(), what) })
+    Ok(Injected { on_its_way: false, ..survived(began, Instant::now(), what) })
 }
 
-/// Partitions wait for each other: what goes to one is acknowledged long before what was sent earlier to another.
+/// With slow answers a record may be acknowledged long before an earlier record of another partition.
 pub(super) async fn kafka_slow_and_router_killed(
     ground: &mut Ground,
     mut random: StdRng,
@@ -123,21 +123,21 @@ pub(super) async fn kafka_slow_and_router_killed(
     Ok(Injected { broker_late: Some(by), ..ground.revive(dead?, None, what)? })
 }
 
-/// As behind a proxy that terminates TCP: what the router writes is taken, and no server is there any more.
+/// As behind a proxy that terminates TCP: the router can still write, but no server reads it.
 pub(super) async fn postgres_server_cut(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     ground.to_postgres.sever(ports(ground)?);
     let time = pause(&mut random, 0..1_000).await;
-    Ok(lived_through(began, began + time, String::new()))
+    Ok(survived(began, began + time, String::new()))
 }
 
-/// The router is held back by its full window, and the server has given the slot away meanwhile. With a standby, what is
-/// queued is stale by the time it can be sent.
+/// The router waits with a full window, and meanwhile the server releases the slot. If a standby takes it, the queued records are
+/// stale by the time they could be sent.
 pub(super) async fn postgres_server_cut_broker_hole(
     ground: &mut Ground,
     mut random: StdRng,
 ) -> anyhow::Result<Injected> {
-    /// More than a window has room for.
+    /// More than fit into the window.
     const ROWS: u64 = 25_000;
     let began = Instant::now();
     let ports = ports(ground)?;
@@ -145,32 +145,32 @@ pub(super) async fn postgres_server_cut_broker_hole(
     large(&ground.postgres, &ground.ledger, ROWS, random.random()).await?;
     pause(&mut random, 1_000..2_000).await;
     ground.to_postgres.sever(ports);
-    // longer than a router may hold on to a slot of which it hears nothing
+    // longer than a router may assume that it holds the slot without an answer
     let (least, most) =
         (WAL_SENDER_TIMEOUT.as_millis() as u64 + 1_000, WAL_SENDER_TIMEOUT.as_millis() as u64 + 4_000);
     let time = pause(&mut random, least..most).await;
     ground.to_kafka.hold(HashSet::new());
-    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+    Ok(survived(began, Instant::now(), format!("for {} ms", time.as_millis())))
 }
 
-/// The ports of the active router.
+/// The local ports of the active router.
 fn ports(ground: &Ground) -> anyhow::Result<HashSet<u16>> {
-    tcp_ports(ground.router.process().context("the router has no process number")?)
+    tcp_ports(ground.router.process().context("the router is not running")?)
 }
 
-/// The session ends while the threads of its producer wait for the name of the broker.
+/// The session ends while the threads of its producer wait for the broker's name to be resolved.
 pub(super) async fn dns_hangs(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     let nameserver = ground.nameserver.as_ref().context("there is no name server")?;
-    nameserver.slow(true);
+    nameserver.set_slow(true);
     ground.to_kafka.set(Weather::Away);
     let before = pause(&mut random, 1_500..3_000).await;
     let terminated = postgres::terminate(ground).await;
     let after = pause(&mut random, 12_000..14_000).await;
     ground.to_kafka.set(Weather::Clear);
-    nameserver.slow(false);
+    nameserver.set_slow(false);
     terminated?;
     nameserver.all_answered().await;
     let what = format!("after {} of {} ms", before.as_millis(), (before + after).as_millis());
-    Ok(Injected { on_its_way: false, ..lived_through(began, Instant::now(), what) })
+    Ok(Injected { on_its_way: false, ..survived(began, Instant::now(), what) })
 }

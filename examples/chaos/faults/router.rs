@@ -1,4 +1,4 @@
-//! The router ends, or does not get to run.
+//! The router is ended, frozen, or blocked by its log.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use rand::rngs::StdRng;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::{Dead, Ground, WAL_SENDER_TIMEOUT, lived_through, pause, pause_for_a_reason, postgres};
+use super::{Dead, Ground, WAL_SENDER_TIMEOUT, pause, pause_for_a_reason, postgres, survived};
 use crate::injected::{Injected, Left};
 use crate::intake::lock;
 use crate::stage::outbox_table::topic_of;
 use crate::writers::{LARGE, large};
 
 const LARGE_ROWS: std::ops::Range<u64> = 5_000..20_000;
-const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than it takes until what was acknowledged, or taken for it, is remembered and confirmed.
-const BLOCKED_FOR: std::ops::Range<u64> = 2_500..4_000;
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// In milliseconds: longer than the router takes to write a checkpoint and confirm it. So a router that counts events as
+/// acknowledged too early loses them.
+const FROZEN_FOR_MS: std::ops::Range<u64> = 2_500..4_000;
 
 pub(super) async fn kill(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let dead = ground.kill_router().await?;
@@ -34,9 +35,9 @@ pub(super) async fn kill_in_large_transaction(
     let topic = topic_of(LARGE);
     let before = lock(&ground.arrived).count(&topic);
     large(&ground.postgres, &ground.ledger, rows, random.random()).await?;
-    let deadline = Instant::now() + ARRIVES_WITHIN;
+    let deadline = Instant::now() + ARRIVAL_TIMEOUT;
     while lock(&ground.arrived).count(&topic) < before + rows * share / 100 {
-        ensure!(Instant::now() < deadline, "a large transaction does not arrive");
+        ensure!(Instant::now() < deadline, "the large transaction does not arrive");
         sleep(Duration::from_millis(1)).await;
     }
     let dead = ground.kill_router().await?;
@@ -49,7 +50,7 @@ pub(super) async fn kill_while_broker_is_frozen(
     mut random: StdRng,
 ) -> anyhow::Result<Injected> {
     ground.services.signal_broker(Signal::STOP)?;
-    let frozen = pause(&mut random, BLOCKED_FOR).await;
+    let frozen = pause(&mut random, FROZEN_FOR_MS).await;
     let dead = ground.kill_router().await;
     ground.services.signal_broker(Signal::CONT)?;
     let back = Instant::now();
@@ -58,22 +59,22 @@ pub(super) async fn kill_while_broker_is_frozen(
     Ok(Injected { broker_late: Some(Duration::ZERO), ..injected })
 }
 
-/// As a deployment that has a second one ready does it.
+/// Kills the active router while a standby waits, which then takes over.
 pub(super) async fn handover(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
-    let mut second = ground.router.beside()?;
+    let mut second = ground.router.sibling()?;
     let process = second.start()?;
-    second.comes_to(StateKind::Waiting).await?;
+    second.wait_for_state(StateKind::Waiting).await?;
     pause(&mut random, 0..500).await;
     let dead = ground.kill_router().await?;
     ground.router = second;
     ground.watch.follow(process, ground.router.admin());
-    ground.router.comes_to(StateKind::Active).await?;
+    ground.router.wait_for_state(StateKind::Active).await?;
     let left = Left::Position { died: dead.died, restarted: Instant::now() };
-    Ok(Injected { left, ..lived_through(dead.began, dead.died, String::new()) })
+    Ok(Injected { left, ..survived(dead.began, dead.died, String::new()) })
 }
 
 pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
-    ground.watch.last_words();
+    ground.watch.before_end();
     let began = Instant::now();
     ground.router.stop().await.context("SIGTERM")?;
     let dead = Dead { began, died: Instant::now() };
@@ -84,23 +85,23 @@ pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
 
 pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
-    ground.watch.cannot_speak();
+    ground.watch.begin_downtime();
     ground.router.freeze()?;
     let frozen = WAL_SENDER_TIMEOUT + Duration::from_millis(random.random_range(200..2_000));
     sleep(frozen).await;
     ground.router.thaw()?;
-    ground.watch.can_speak();
-    Ok(lived_through(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
+    ground.watch.end_downtime();
+    Ok(survived(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
 }
 
-/// A session that ends gives it something to say.
+/// Terminates the session as well, so that the router has something to log.
 pub(super) async fn stderr_unread(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
-    let process = ground.router.process().context("the router has no process number")?;
+    let process = ground.router.process().context("the router is not running")?;
     let began = Instant::now();
     ground.log.block(process).await?;
     let ended = postgres::terminate(ground).await;
     let time = pause_for_a_reason(&mut random).await;
     ground.log.unblock();
     ended?;
-    Ok(lived_through(began, Instant::now(), format!("for {} ms", time.as_millis())))
+    Ok(survived(began, Instant::now(), format!("for {} ms", time.as_millis())))
 }

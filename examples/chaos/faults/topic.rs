@@ -1,4 +1,4 @@
-//! One topic takes less than it did.
+//! The limits of a topic are lowered.
 
 use std::time::{Duration, Instant};
 
@@ -9,22 +9,22 @@ use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 
-use super::{Ground, lived_through, pause};
+use super::{Ground, pause, survived};
 use crate::injected::Injected;
 use crate::stage::outbox_table::topic_of;
 use crate::writers::ALL_TYPES;
 
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Batches are refused as a whole; every single record still fits.
+/// The broker refuses large batches. Every single record still fits.
 pub(super) async fn small(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     let name = choose(&mut random);
     alter(ground, &name, &[("max.message.bytes", "2000")]).await?;
     let time = pause(&mut random, 500..2_000).await;
-    // the broker's own setting again
+    // the broker's default applies again
     alter(ground, &name, &[]).await?;
-    Ok(lived_through(began, Instant::now(), format!("{name} for {} ms", time.as_millis())))
+    Ok(survived(began, Instant::now(), format!("{name} for {} ms", time.as_millis())))
 }
 
 fn choose(random: &mut StdRng) -> String {
@@ -39,13 +39,13 @@ async fn alter(ground: &Ground, topic: &str, settings: &[(&str, &str)]) -> anyho
     for (name, value) in settings {
         config = config.set(name, value);
     }
-    let options = AdminOptions::new().request_timeout(Some(ANSWER));
+    let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
     let answers = admin.alter_configs([&config], &options).await;
     let what = || format!("alter the settings of {topic}");
     for answer in answers.with_context(what)? {
         answer.map_err(|(_, code)| anyhow!("{code}")).with_context(what)?;
     }
-    // the administrative client's threads end without the runtime waiting for them
+    // dropping the client waits for its threads
     tokio::task::spawn_blocking(move || drop(admin));
     Ok(())
 }

@@ -2,28 +2,28 @@ use pg_logical::Lsn;
 
 use super::*;
 use crate::allowance::Look;
-use crate::faults::lived_through;
+use crate::faults::survived;
 use crate::judgement::Finding;
 
-/// A minute. Every 100 ms a transaction of one event, which arrives 10 ms later, and is remembered 100 ms later; twice a
-/// second an answer that all is well.
+/// One minute of a campaign. Every 100 ms a transaction of one event, which arrives 10 ms later and is in a checkpoint 100 ms
+/// later. Twice per second the router answers that it is active.
 struct World {
     start: Instant,
     seen: Seen,
-    log: log_reader::Said,
+    log: log_reader::LogSummary,
     judgement: Judgement,
     fault: Injected,
 }
 
 const EVENTS: u64 = 600;
 
-fn well() -> Said {
-    Said { code: 200, readyz: "active".to_owned(), ..Said::default() }
+fn healthy() -> Answer {
+    Answer { code: 200, readyz: "active".to_owned(), ..Answer::default() }
 }
 
-fn troubled() -> Said {
+fn with_reason() -> Answer {
     let readyz = "reconnecting to kafka: it is away".to_owned();
-    Said { code: 503, readyz, reason: Some("it is away".to_owned()), ..Said::default() }
+    Answer { code: 503, readyz, reason: Some("it is away".to_owned()), ..Answer::default() }
 }
 
 fn world() -> World {
@@ -41,17 +41,17 @@ fn world() -> World {
             remembered: position,
         }
     };
-    let account = |n: u64| Account { at: at(n * 500), alive: true, said: Some(well()) };
+    let probe = |n: u64| Probe { at: at(n * 500), alive: true, answer: Some(healthy()) };
     World {
         start,
         seen: Seen {
             looks: (0..EVENTS).map(look).collect(),
-            accounts: (0..120).map(account).collect(),
+            probes: (0..120).map(probe).collect(),
             ..Seen::default()
         },
-        log: log_reader::Said::default(),
+        log: log_reader::LogSummary::default(),
         judgement: Judgement { first_arrivals: (0..EVENTS).map(first).collect(), ..Judgement::default() },
-        fault: lived_through(at(20_000), at(40_000), String::new()),
+        fault: survived(at(20_000), at(40_000), String::new()),
     }
 }
 
@@ -60,7 +60,7 @@ impl World {
         self.start + Duration::from_secs(seconds)
     }
 
-    /// What was to arrive between these arrives at the end.
+    /// Delays the arrivals of this period to its end.
     fn nothing_arrives(&mut self, from: u64, until: u64) {
         let (from, until) = (self.at(from), self.at(until));
         for first in self.judgement.first_arrivals.iter_mut().filter(|first| first.at >= from) {
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// The position is what it was.
+    /// Keeps the position of the beginning of this period.
     fn position_stays(&mut self, from: u64, until: u64) {
         let (from, until) = (self.at(from), self.at(until));
         let before = self.seen.looks.iter().rev().find(|look| look.at < from).unwrap().flushed;
@@ -77,172 +77,172 @@ impl World {
         }
     }
 
-    fn says(&mut self, said: Option<Said>, from: u64, until: u64) {
+    fn answers(&mut self, answer: Option<Answer>, from: u64, until: u64) {
         let (from, until) = (self.at(from), self.at(until));
-        for account in self.seen.accounts.iter_mut().filter(|one| (from..until).contains(&one.at)) {
-            account.said = said.clone();
+        for probe in self.seen.probes.iter_mut().filter(|probe| (from..until).contains(&probe.at)) {
+            probe.answer = answer.clone();
         }
     }
 
-    fn warns(&mut self, at: u64) {
+    fn logs_warning(&mut self, at: u64) {
         self.log.warnings.push(self.at(at));
     }
 
     fn found(&self) -> Vec<Unexplained> {
         let World { start, seen, log, judgement, fault } = self;
         let (start, end) = (*start, self.at(60));
-        unexplained(Known { seen, log, judgement, faults: &[fault], start, end })
+        unexplained(Observations { seen, log, judgement, faults: &[fault], start, end })
     }
 
     #[track_caller]
-    fn finds(&self, whats: &[What]) {
+    fn assert_found(&self, whats: &[What]) {
         let found = self.found();
         assert_eq!(found.iter().map(|found| found.what).collect::<Vec<_>>(), whats, "{found:?}");
     }
 }
 
 #[test]
-fn while_all_flows_nothing_needs_a_reason() {
-    world().finds(&[]);
+fn nothing_needs_a_reason_while_events_flow() {
+    world().assert_found(&[]);
 }
 
 #[test]
-fn events_that_stand_still_need_a_reason_within_ten_seconds() {
+fn standstill_of_events_needs_a_reason_within_ten_seconds() {
     let mut world = world();
     world.nothing_arrives(20, 30);
-    world.finds(&[]);
+    world.assert_found(&[]);
     world.nothing_arrives(20, 35);
-    world.finds(&[What::Events]);
+    world.assert_found(&[What::Events]);
     let found = world.found();
-    assert_eq!(found[0].said.as_deref(), Some("/readyz 200 \"active\", reason in /status: nothing"));
+    assert_eq!(found[0].answer.as_deref(), Some("/readyz 200 \"active\", reason in /status: none"));
     assert_eq!(found[0].until, world.at(35));
 }
 
 #[test]
-fn a_reason_has_to_be_there_in_time_and_to_stay() {
+fn reason_must_appear_in_time_and_stay() {
     let mut world = world();
     world.nothing_arrives(20, 50);
-    world.warns(21);
-    world.says(Some(troubled()), 29, 50);
-    world.finds(&[]);
-    world.says(Some(well()), 29, 50);
-    world.says(Some(troubled()), 32, 50);
-    world.finds(&[What::Events]);
-    world.says(Some(troubled()), 21, 33);
-    world.says(Some(well()), 33, 50);
-    world.finds(&[What::Events]);
+    world.logs_warning(21);
+    world.answers(Some(with_reason()), 29, 50);
+    world.assert_found(&[]);
+    world.answers(Some(healthy()), 29, 50);
+    world.answers(Some(with_reason()), 32, 50);
+    world.assert_found(&[What::Events]);
+    world.answers(Some(with_reason()), 21, 33);
+    world.answers(Some(healthy()), 33, 50);
+    world.assert_found(&[What::Events]);
 }
 
 #[test]
-fn a_reason_is_one_in_readyz_and_in_status() {
-    let ready = Said { code: 200, ..troubled() };
-    let no_reason = Said { reason: None, ..troubled() };
-    let probe_knows_nothing = Said { code: 200, readyz: "active".to_owned(), ..troubled() };
-    for (said, finds) in
-        [(ready, vec![]), (no_reason, vec![What::Events]), (probe_knows_nothing, vec![What::Events])]
+fn reason_must_be_in_readyz_and_status() {
+    let ready = Answer { code: 200, ..with_reason() };
+    let not_in_status = Answer { reason: None, ..with_reason() };
+    let not_in_readyz = Answer { code: 200, readyz: "active".to_owned(), ..with_reason() };
+    for (answer, expected) in
+        [(ready, vec![]), (not_in_status, vec![What::Events]), (not_in_readyz, vec![What::Events])]
     {
         let mut world = world();
         world.nothing_arrives(20, 50);
-        world.warns(21);
-        world.says(Some(said), 21, 50);
-        world.finds(&finds);
+        world.logs_warning(21);
+        world.answers(Some(answer), 21, 50);
+        world.assert_found(&expected);
     }
 }
 
 #[test]
-fn without_a_line_in_the_log_a_reason_is_half_a_reason() {
+fn reason_must_be_in_the_log_too() {
     let mut world = world();
     world.nothing_arrives(25, 50);
-    world.says(Some(troubled()), 25, 50);
-    world.finds(&[What::Log]);
-    // of before the fault
-    world.warns(14);
-    world.finds(&[What::Log]);
-    // the fault began at 20, and what it does may be told before the last event has arrived
-    world.warns(20);
-    world.finds(&[]);
+    world.answers(Some(with_reason()), 25, 50);
+    world.assert_found(&[What::Log]);
+    // logged before the fault began
+    world.logs_warning(14);
+    world.assert_found(&[What::Log]);
+    // the fault began at 20; its reason may be logged before the last event arrives
+    world.logs_warning(20);
+    world.assert_found(&[]);
 }
 
 #[test]
-fn a_reason_has_to_name_what_is_known_to_be_wrong() {
+fn reason_must_name_the_active_fault() {
     let mut world = world();
     world.nothing_arrives(20, 38);
-    world.warns(21);
-    world.says(Some(troubled()), 20, 38);
+    world.logs_warning(21);
+    world.answers(Some(with_reason()), 20, 38);
     world.fault.names = &["away", "it"];
-    world.finds(&[]);
+    world.assert_found(&[]);
     world.fault.names = &["away", "WRITE"];
-    world.finds(&[What::Events]);
-    // it is over
+    world.assert_found(&[What::Events]);
+    // the fault is over
     world.fault.back = world.at(21);
-    world.finds(&[]);
+    world.assert_found(&[]);
 }
 
 #[test]
-fn an_unread_log_is_no_reason() {
+fn unread_log_excuses_no_standstill() {
     let mut world = world();
     world.nothing_arrives(20, 40);
-    world.warns(21);
-    world.says(Some(troubled()), 20, 40);
+    world.logs_warning(21);
+    world.answers(Some(with_reason()), 20, 40);
     world.log.unread.push((world.at(20), Some(world.at(40))));
-    world.finds(&[What::Events]);
-    // it ended soon, and something else lasted; and no line could be written
+    world.assert_found(&[What::Events]);
+    // the log was read again before the standstill ended; no line could be logged in time
     world.log.unread = vec![(world.at(20), Some(world.at(30)))];
     world.log.warnings.clear();
-    world.finds(&[]);
+    world.assert_found(&[]);
 }
 
 #[test]
-fn a_router_that_waits_for_the_slot_need_not_explain_what_another_one_does() {
+fn standby_need_not_explain_the_active_router() {
     let mut world = world();
     world.position_stays(20, 40);
-    world.warns(21);
+    world.logs_warning(21);
     let (readyz, reason) = ("waiting: the slot is held".to_owned(), Some("the slot is held".to_owned()));
-    world.says(Some(Said { readyz, reason, ..well() }), 20, 40);
+    world.answers(Some(Answer { readyz, reason, ..healthy() }), 20, 40);
     world.log.unread.push((world.at(20), Some(world.at(40))));
-    world.finds(&[]);
-    world.says(Some(Said { reason: Some("it is slow".to_owned()), ..troubled() }), 20, 40);
-    world.finds(&[What::Position]);
+    world.assert_found(&[]);
+    world.answers(Some(Answer { reason: Some("it is slow".to_owned()), ..with_reason() }), 20, 40);
+    world.assert_found(&[What::Position]);
 }
 
 #[test]
-fn who_was_killed_or_frozen_need_not_say_anything_for_so_long() {
+fn killed_or_frozen_router_needs_no_reason_meanwhile() {
     let mut world = world();
     world.nothing_arrives(20, 45);
-    world.seen.excused = vec![(world.at(21), Some(world.at(40)))];
-    world.finds(&[]);
-    world.seen.excused = vec![(world.at(21), Some(world.at(30)))];
-    world.finds(&[What::Events]);
-    world.seen.excused = vec![(world.at(40), None)];
-    world.finds(&[What::Events]);
+    world.seen.downtimes = vec![(world.at(21), Some(world.at(40)))];
+    world.assert_found(&[]);
+    world.seen.downtimes = vec![(world.at(21), Some(world.at(30)))];
+    world.assert_found(&[What::Events]);
+    world.seen.downtimes = vec![(world.at(40), None)];
+    world.assert_found(&[What::Events]);
 }
 
 #[test]
-fn nothing_stands_still_where_nothing_waits() {
+fn no_standstill_without_waiting_rows() {
     let mut world = world();
     // no commit either
     let (from, until) = (world.at(20), world.at(50));
     world.judgement.first_arrivals.retain(|first| first.committed < from || first.committed >= until);
-    world.finds(&[]);
+    world.assert_found(&[]);
     let lost = Finding { fault: Fault::Lost, what: String::new(), at: Some(world.at(30)), place: None };
     world.judgement.findings.push(lost);
-    world.finds(&[What::Events]);
+    world.assert_found(&[What::Events]);
     assert_eq!(world.found()[0].from, world.at(30));
 }
 
 #[test]
-fn a_position_that_stays_while_events_flow_needs_a_reason_too() {
+fn standstill_of_position_needs_a_reason_too() {
     let mut world = world();
     world.position_stays(20, 50);
-    world.finds(&[What::Position]);
-    world.warns(21);
-    let said = Said { not_remembered: Some("it cannot be written".to_owned()), ..well() };
-    world.says(Some(said), 21, 50);
-    world.finds(&[]);
+    world.assert_found(&[What::Position]);
+    world.logs_warning(21);
+    let answer = Answer { not_remembered: Some("it cannot be written".to_owned()), ..healthy() };
+    world.answers(Some(answer), 21, 50);
+    world.assert_found(&[]);
 }
 
 #[test]
-fn a_position_need_not_move_within_a_large_transaction() {
+fn position_need_not_move_within_a_large_transaction() {
     let mut world = world();
     world.position_stays(20, 50);
     let one = world.at(22);
@@ -252,24 +252,24 @@ fn a_position_need_not_move_within_a_large_transaction() {
             first.committed = one;
         }
     }
-    world.finds(&[]);
+    world.assert_found(&[]);
 }
 
 #[test]
-fn an_endpoint_that_does_not_answer_is_found_unless_it_is_excused() {
+fn silent_endpoint_is_found_except_during_downtime() {
     let mut world = world();
-    world.says(None, 20, 25);
-    world.finds(&[]);
-    world.says(None, 20, 30);
-    world.finds(&[What::Silent]);
-    world.says(Some(Said { last_turn: SILENT * 2, ..well() }), 20, 30);
-    world.finds(&[What::Silent]);
-    world.says(None, 20, 30);
-    world.seen.excused = vec![(world.at(20), Some(world.at(28)))];
-    world.finds(&[]);
-    world.seen.excused.clear();
-    for account in &mut world.seen.accounts {
-        account.alive = account.said.is_some();
+    world.answers(None, 20, 25);
+    world.assert_found(&[]);
+    world.answers(None, 20, 30);
+    world.assert_found(&[What::Silent]);
+    world.answers(Some(Answer { last_turn: MAX_SILENCE * 2, ..healthy() }), 20, 30);
+    world.assert_found(&[What::Silent]);
+    world.answers(None, 20, 30);
+    world.seen.downtimes = vec![(world.at(20), Some(world.at(28)))];
+    world.assert_found(&[]);
+    world.seen.downtimes.clear();
+    for probe in &mut world.seen.probes {
+        probe.alive = probe.answer.is_some();
     }
-    world.finds(&[]);
+    world.assert_found(&[]);
 }

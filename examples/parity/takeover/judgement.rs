@@ -1,4 +1,4 @@
-//! What the topics must hold at the end: every committed row, in order, and what comes again as it came first.
+//! Checks the topics at the end: every committed row is there, in order, and repetitions equal the first record.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,22 +8,22 @@ use super::writers::Row;
 use crate::record::{Bytes, Record};
 use crate::topics::{Ends, Stored};
 
-/// Time in which one program alone read the slot.
+/// A phase in which one program alone read the slot.
 #[derive(Debug, Clone)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
-    /// Where the topics ended when it was over.
+    /// The end of the topics when the phase was over.
     pub(crate) ends: Ends,
 }
 
-/// How many records a phase brought.
+/// The number of records in a phase.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Count {
     name: &'static str,
     records: usize,
-    /// Of these, those that an earlier phase had brought already.
+    /// Of these, records of rows that had arrived in an earlier phase.
     again: usize,
-    /// Of these, those that this phase itself had brought already.
+    /// Of these, records of rows that had arrived earlier in this phase.
     twice: usize,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct Judgement {
     committed: usize,
     /// Committed and in no topic.
     lost: usize,
-    /// What must not be, in words.
+    /// Descriptions of everything that is wrong.
     wrong: Vec<String>,
 }
 
-/// Looks at all records, in the phases in which they came.
+/// Judges all records, by phase.
 pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> Judgement {
     let rows: HashMap<&str, &Row> = committed.iter().map(|row| (row.id.as_str(), row)).collect();
     let mut judgement = Judgement {
@@ -77,7 +77,7 @@ pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> J
         if record.key != Some(Bytes(row.aggregate.to_string().into_bytes())) {
             judgement.wrong.push(format!("the key in {} is not {}", place(stored), row.aggregate));
         }
-        // a key has one partition, in which the first arrivals count up
+        // a key has one partition, in which the numbers of first arrivals increase by one
         let last = last_number.insert(row.aggregate, row.number).unwrap_or(0);
         if row.number <= last {
             let (aggregate, number) = (row.aggregate, row.number);
@@ -91,13 +91,13 @@ pub(crate) fn judge(committed: &[Row], stored: &[Stored], phases: &[Phase]) -> J
     judgement
 }
 
-/// The first phase that was over behind the record.
+/// The first phase that ended after the record.
 fn phase_of(stored: &Stored, phases: &[Phase]) -> Option<usize> {
     let partition = (stored.record.topic.clone(), stored.record.partition?);
     phases.iter().position(|phase| phase.ends.get(&partition).is_some_and(|end| stored.offset < *end))
 }
 
-/// The time is that of the commit or of Debezium's work: without a column for it there is no other.
+/// Ignores the timestamp, which without a column for it is the time of the commit or of Debezium's processing.
 fn without_time(record: &Record) -> Record {
     Record { timestamp: None, ..record.clone() }
 }
@@ -122,17 +122,17 @@ fn place(stored: &Stored) -> String {
 }
 
 impl Judgement {
-    /// Every row arrived, and nothing is wrong.
+    /// Whether every row arrived and nothing is wrong.
     pub(crate) fn is_good(&self) -> bool {
         self.lost == 0 && self.wrong.is_empty()
     }
 
-    /// Whether rows are still to come.
+    /// Whether rows are missing.
     pub(crate) fn lacks_rows(&self) -> bool {
         self.lost > 0
     }
 
-    /// What must not be, in words.
+    /// Descriptions of everything that is wrong.
     pub(crate) fn wrong(&self) -> &[String] {
         &self.wrong
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_come_again_are_counted_and_are_no_fault() {
+    fn repetitions_are_counted_and_allowed() {
         let judgement = judged(&in_partition_0(&["a", "b", "b", "a", "c", "d", "d"]));
         assert!(judgement.is_good(), "{judgement:?}");
         let one = Count { name: "one", records: 2, ..Count::default() };
@@ -204,26 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_does_not_come_is_lost() {
+    fn missing_row_is_lost() {
         let judgement = judged(&in_partition_0(&["a", "b", "d"]));
         assert!(judgement.lacks_rows() && !judgement.is_good());
         assert_eq!((judgement.lost, judgement.wrong.len()), (1, 0));
     }
 
     #[test]
-    fn a_number_behind_a_higher_one_is_a_fault() {
+    fn lower_number_after_higher_is_a_fault() {
         let judgement = judged(&in_partition_0(&["a", "c", "b", "d"]));
         assert_eq!(judgement.wrong, ["aggregate 7: 2 comes behind 3, in outbox.event.order/0 at 2"]);
     }
 
     #[test]
-    fn a_record_of_no_committed_row_is_a_fault() {
+    fn record_without_committed_row_is_a_fault() {
         let judgement = judged(&in_partition_0(&["a", "b", "c", "d", "e"]));
         assert_eq!(judgement.wrong, ["nobody committed what is in outbox.event.order/0 at 4"]);
     }
 
     #[test]
-    fn a_repetition_that_differs_is_a_fault_but_for_its_time() {
+    fn repetition_may_differ_only_in_time() {
         let mut stored = in_partition_0(&["a", "b", "c", "d", "a"]);
         stored[4].record.value = None;
         let judgement = judged(&stored);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_and_another_partition_are_faults() {
+    fn wrong_key_or_partition_is_a_fault() {
         let mut stored = in_partition_0(&["a", "b", "d"]);
         stored.push(record("c", "7", 1, 0));
         assert!(judged(&stored).wrong.concat().contains("are in 2 partitions"));

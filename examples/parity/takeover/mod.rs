@@ -1,5 +1,5 @@
-//! The takeover: while applications write, a connector's slot goes to the router and back, twice, by the steps of
-//! docs/coming-from-debezium.md; in between the router and Connect are killed. Then every row must be in the topics.
+//! The takeover: while applications write, a connector's slot is handed to the router and back twice, by the steps of
+//! docs/coming-from-debezium.md. Meanwhile the router and Connect are killed. At the end every row must be in the topics.
 
 mod judgement;
 mod writers;
@@ -24,18 +24,18 @@ use crate::topics::Broker;
 
 /// The connector's name.
 const NAME: &str = "outbox";
-/// How many records each phase brings at least.
+/// The minimum number of records in each phase.
 const RECORDS: i64 = 1500;
-/// How long anything that is waited for may take.
+/// The timeout of every wait.
 const WITHIN: Duration = Duration::from_secs(120);
-/// Long enough that a worker which dies has sent much of which it stored no position.
+/// Long enough that a killed worker has sent many records after its last stored position.
 const FLUSH: Duration = Duration::from_secs(10);
-/// What Debezium says of an offset that the slot has left behind.
+/// Debezium's error if the slot has passed its stored offset.
 const NOT_AVAILABLE: &str = "no longer available on the server";
-/// How many faults are told one by one.
+/// How many faults are listed.
 const TOLD: usize = 20;
 
-/// Plays it and judges.
+/// Runs the takeover and judges it.
 pub(crate) async fn run(
     server: &Server,
     broker: &Broker,
@@ -66,7 +66,7 @@ pub(crate) async fn run(
     Ok(if judgement.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What it is played on.
+/// The servers and programs of the takeover.
 struct Stage<'a> {
     server: &'a Server,
     broker: &'a Broker,
@@ -78,7 +78,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Every seam, one after the other; then the writers end. The worker goes on.
+    /// All handovers in turn; then the writers end. The worker keeps running.
     async fn play(&mut self, mut worker: Worker) -> anyhow::Result<(Worker, Vec<Row>)> {
         eprintln!("Debezium makes its slot; the writers begin");
         worker.create(NAME, &self.connector()).await?;
@@ -92,7 +92,7 @@ impl Stage<'_> {
         Ok((worker, writers.end().await?))
     }
 
-    /// The connector is stopped, the router takes the slot and dies once.
+    /// The connector is stopped. The router takes the slot, and is killed once.
     async fn there_by_stop(&mut self, worker: &mut Worker, writers: &mut Writers) -> anyhow::Result<()> {
         eprintln!("the connector is stopped, the router takes its slot");
         self.stop_connector(worker).await?;
@@ -101,7 +101,7 @@ impl Stage<'_> {
         let [commit, begin] = ["lsn_commit", "lsn_proc"].map(|name| offset.get(name).and_then(Value::as_i64));
         let begin = begin.context("the stored offset has no lsn_proc")?;
         let position = self.database.position(self.slot()).await?;
-        // what the guide's promise that nothing is lost rests on
+        // the guide's promise that nothing is lost depends on this
         ensure!(
             commit.is_some_and(|commit| position.confirmed_flush <= commit),
             "the slot is at {}, ahead of the stored offset {offset}",
@@ -122,7 +122,7 @@ impl Stage<'_> {
         self.ended("router, after its own SIGKILL").await
     }
 
-    /// Debezium has its slot again: with the old offset its task fails, without an offset it goes on.
+    /// Debezium gets its slot back. With the old offset its task fails, without an offset it continues.
     async fn back_without_an_offset(
         &mut self,
         worker: &mut Worker,
@@ -131,7 +131,7 @@ impl Stage<'_> {
         eprintln!("Debezium is to go on with its old offset, which must fail and send nothing");
         worker.resume(NAME).await?;
         let why = self.fails(worker).await?;
-        ensure!(why.contains(NOT_AVAILABLE), "Debezium's task failed with something else: {why}");
+        ensure!(why.contains(NOT_AVAILABLE), "Debezium's task failed with another error: {why}");
         self.stop_connector(worker).await?;
         let ends = self.broker.settled_ends().await?;
         ensure!(
@@ -147,9 +147,9 @@ impl Stage<'_> {
         self.debezium_sends(worker, writers).await
     }
 
-    /// Connect dies, and the router takes the slot.
+    /// Connect is killed, and the router takes the slot.
     async fn there_by_kill(&mut self, mut worker: Worker, writers: &mut Writers) -> anyhow::Result<()> {
-        // the way back needs one that is old
+        // the way back needs an old offset
         self.stores_an_offset(&mut worker).await?;
         self.debezium_sends(&mut worker, writers).await?;
         eprintln!("Connect is killed, the router takes the slot");
@@ -167,7 +167,7 @@ impl Stage<'_> {
         self.ended("router, after SIGKILL of Connect").await
     }
 
-    /// Debezium has its slot again, in another worker, and goes by the slot.
+    /// Debezium gets its slot back in another worker, and uses the slot's position.
     async fn back_with_trust(&mut self, writers: &mut Writers) -> anyhow::Result<Worker> {
         eprintln!("Debezium goes on with its old offset and offset.mismatch.strategy=trust_slot");
         let setup = Setup { tracing: false, keep_offsets: true, flush: FLUSH };
@@ -175,13 +175,16 @@ impl Stage<'_> {
         let mut worker = Worker::start(self.installation, setup, folder, brokers).await?;
         let config = self.config(&[("offset.mismatch.strategy", "trust_slot")])?;
         worker.create(NAME, &serde_json::json!({ "config": config }).to_string()).await?;
-        ensure!(worker.offset(NAME).await?.is_some(), "the old offset is gone, which was to be overruled");
+        ensure!(
+            worker.offset(NAME).await?.is_some(),
+            "the old offset is gone, but trust_slot should override it"
+        );
         self.reads(&mut worker).await?;
         self.debezium_sends(&mut worker, writers).await?;
         Ok(worker)
     }
 
-    /// Waits for the rows that are still to come, and judges; what does not come in time is lost.
+    /// Waits for the missing rows, and judges. Rows that do not arrive in time are lost.
     async fn until_all_arrived(&mut self, rows: &[Row]) -> anyhow::Result<Judgement> {
         let deadline = Instant::now() + WITHIN;
         loop {
@@ -212,7 +215,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The connector's settings, some of them changed.
+    /// The connector's settings with some changes.
     fn config(&self, changed: &[(&str, &str)]) -> anyhow::Result<Value> {
         let mut file: Value = serde_json::from_str(&self.connector()).context("parse connector.json")?;
         let config = file.get_mut("config").context("connector.json has no member `config`")?;
@@ -223,7 +226,7 @@ impl Stage<'_> {
         Ok(config.take())
     }
 
-    /// Nobody reads the slot any more: what the phase brought is in the topics.
+    /// Ends a phase in which the slot has become inactive, and records the ends of the topics.
     async fn ended(&mut self, name: &'static str) -> anyhow::Result<()> {
         self.phases.push(Phase { name, ends: self.broker.settled_ends().await? });
         Ok(())
@@ -244,7 +247,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Waits until Debezium's task has failed, and says with what.
+    /// Waits until Debezium's task has failed, and returns its exceptions.
     async fn fails(&self, worker: &mut Worker) -> anyhow::Result<String> {
         let deadline = Instant::now() + WITHIN;
         loop {
@@ -287,13 +290,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Waits until the slot's beginning is beyond a position, so that nothing can be read from there any more.
+    /// Waits until the slot's restart position has passed `position`, so that nothing can be read from there.
     async fn moves_beyond(&self, position: i64, running: &mut Running) -> anyhow::Result<()> {
         let deadline = Instant::now() + WITHIN;
         while self.database.position(self.slot()).await?.restart <= position {
             goes_on(running)?;
             self.database.checkpoint().await?;
-            in_time(deadline, "the slot to move on").await?;
+            in_time(deadline, "the slot to advance").await?;
         }
         Ok(())
     }
@@ -313,9 +316,9 @@ fn goes_on(running: &mut Running) -> anyhow::Result<()> {
     }
 }
 
-/// Takes a breath before the next look, unless it has taken too long.
+/// Waits before the next poll, or fails after the timeout.
 async fn in_time(deadline: Instant, what: &str) -> anyhow::Result<()> {
-    ensure!(Instant::now() < deadline, "waited in vain for {what} for {} s", WITHIN.as_secs());
+    ensure!(Instant::now() < deadline, "waited {} s for {what}", WITHIN.as_secs());
     sleep(Duration::from_millis(100)).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Applications that write events all the time, and note what they committed.
+//! Writers that commit events continuously, and record what they committed.
 
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use crate::database::Server;
 
 const WRITERS: u64 = 4;
 const AGGREGATES: i32 = 50;
-/// So that one machine has breath left for Connect, the router and the servers.
+/// Slow enough for one machine that also runs Connect, the router and the servers.
 const PAUSE: Duration = Duration::from_millis(15);
 
-/// The lock on the aggregate is held until the end of the transaction, so that the numbers of an aggregate are in the
-/// order of the commits.
+/// The lock on the aggregate is held until the end of the transaction, so that its numbers are in commit order.
 const INSERT: &str = "\
     WITH next AS (UPDATE aggregate SET number = number + 1 WHERE id = $1 RETURNING id, number) \
     INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
@@ -26,23 +25,23 @@ const INSERT: &str = "\
       'text', repeat('ü€\"', (number % 20)::integer)) FROM next \
     RETURNING id::text, (payload->>'number')::bigint";
 
-/// A row of the outbox that was committed.
+/// A committed row of the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: String,
     pub(crate) aggregate: i32,
-    /// Which event of its aggregate, from 1 on.
+    /// Its number within its aggregate, from 1.
     pub(crate) number: i64,
 }
 
-/// Writers at work, until dropped.
+/// The running writers; dropping it ends them.
 pub(crate) struct Writers {
     tasks: JoinSet<anyhow::Result<Vec<Row>>>,
     end: watch::Sender<bool>,
 }
 
 impl Writers {
-    /// Has them begin.
+    /// Starts the writers.
     pub(crate) async fn start(server: &Server, database: &str) -> anyhow::Result<Self> {
         let (end, ended) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -53,7 +52,7 @@ impl Writers {
         Ok(Writers { tasks, end })
     }
 
-    /// Fails if one of them has: they end only when told to.
+    /// Fails if a writer has ended.
     pub(crate) fn are_well(&mut self) -> anyhow::Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
@@ -64,7 +63,7 @@ impl Writers {
         }
     }
 
-    /// Has them end, and says what they committed.
+    /// Ends the writers, and returns what they committed.
     pub(crate) async fn end(mut self) -> anyhow::Result<Vec<Row>> {
         self.end.send_replace(true);
         let mut rows = Vec::new();
@@ -75,7 +74,7 @@ impl Writers {
     }
 }
 
-/// Transactions of one to three rows, one in ten of which is rolled back.
+/// Writes transactions of one to three rows; one in ten is rolled back.
 async fn write(
     mut client: Client,
     mut random: StdRng,
@@ -87,7 +86,7 @@ async fn write(
         let transaction = client.transaction().await.context("begin")?;
         let mut aggregates: Vec<i32> =
             (0..random.random_range(1..=3)).map(|_| random.random_range(1..=AGGREGATES)).collect();
-        // in the same order in every transaction, which keeps them from a deadlock
+        // the same order in every transaction avoids deadlocks
         aggregates.sort_unstable();
         let mut rows = Vec::new();
         for aggregate in aggregates {

@@ -1,4 +1,4 @@
-//! What the router says of itself to whoever asks it why nothing moves: `/readyz` and `/status`.
+//! Requests `/readyz` and `/status` at intervals, to see whether the router gives a reason when nothing moves.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,75 +13,75 @@ use crate::stage::router::{readiness, status};
 use crate::watch::Seen;
 
 const ASK_EVERY: Duration = Duration::from_millis(500);
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One attempt to ask both.
+/// One request to both.
 #[derive(Debug, Clone)]
-pub(crate) struct Account {
-    /// When it was asked.
+pub(crate) struct Probe {
+    /// When the request was sent.
     pub(crate) at: Instant,
-    /// Whether there was a process to ask.
+    /// Whether the router's process existed.
     pub(crate) alive: bool,
     /// `None`: it did not answer.
-    pub(crate) said: Option<Said>,
+    pub(crate) answer: Option<Answer>,
 }
 
-/// What it answered.
+/// The answers of both endpoints.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said {
+pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) readyz: String,
     /// `reason` of `/status`.
     pub(crate) reason: Option<String>,
     /// `positions.not_remembered` of `/status`.
     pub(crate) not_remembered: Option<String>,
-    /// How long ago the main loop turned.
+    /// How long ago the main loop last ran.
     pub(crate) last_turn: Duration,
 }
 
-impl Said {
-    /// Whether it explains that no event arrives: a probe and a person are both told.
+impl Answer {
+    /// Whether both endpoints explain why no event arrives.
     pub(crate) fn explains_events(&self) -> bool {
-        // a state that has a reason is followed by it
+        // `/readyz` puts the reason after the state
         (self.code != 200 || self.readyz.contains(": ")) && self.reason.is_some()
     }
 
-    /// Whether it explains that the position stays: events may flow all the same, so readiness need not say so.
+    /// Whether it explains why the position does not move. Events may flow meanwhile, so `/readyz` need not explain it.
     pub(crate) fn explains_position(&self) -> bool {
         self.explains_events() || self.not_remembered.is_some()
     }
 
-    /// Whether it waits for the slot that another router holds, which is the one that has to explain.
-    pub(crate) fn waits(&self) -> bool {
+    /// Whether the router is a standby. Then the router that holds the slot has to give the reason.
+    pub(crate) fn is_standby(&self) -> bool {
         self.readyz.starts_with("waiting: ")
     }
 
-    /// Whether what it gives as a reason contains all of these.
-    pub(crate) fn names(&self, names: &[&str]) -> bool {
+    /// Whether its reasons contain all of these texts.
+    pub(crate) fn reasons_contain(&self, texts: &[&str]) -> bool {
         let reasons = || [&self.reason, &self.not_remembered].into_iter().flatten();
-        names.iter().all(|name| reasons().any(|reason| reason.contains(name)))
+        texts.iter().all(|text| reasons().any(|reason| reason.contains(text)))
     }
 }
 
-/// Asks without end.
-pub(crate) async fn ask(admin: Arc<Mutex<SocketAddr>>, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
+/// Sends requests without end.
+pub(crate) async fn run(admin: Arc<Mutex<SocketAddr>>, process: Arc<AtomicU32>, seen: Arc<Mutex<Seen>>) {
     loop {
         let at = Instant::now();
         let asked = *lock(&admin);
-        let said = timeout(ANSWER, answers(asked)).await.ok().and_then(Result::ok);
+        let answer = timeout(ANSWER_TIMEOUT, request(asked)).await.ok().and_then(Result::ok);
         let alive = peak_memory(process.load(Ordering::Relaxed)).is_ok();
-        // an answer of the one before it says nothing about this one
+        // drop the answer of a router that was replaced meanwhile
         if *lock(&admin) == asked {
-            lock(&seen).accounts.push(Account { at, alive, said });
+            lock(&seen).probes.push(Probe { at, alive, answer });
         }
         sleep(ASK_EVERY).await;
     }
 }
 
-async fn answers(admin: SocketAddr) -> anyhow::Result<Said> {
+async fn request(admin: SocketAddr) -> anyhow::Result<Answer> {
     let (code, readyz) = readiness(admin).await?;
     let status = status(admin).await?;
     let last_turn = Duration::try_from_secs_f64(status.last_turn_seconds).unwrap_or_default();
     let (reason, not_remembered) = (status.reason, status.positions.not_remembered);
-    Ok(Said { code, readyz, reason, not_remembered, last_turn })
+    Ok(Answer { code, readyz, reason, not_remembered, last_turn })
 }
