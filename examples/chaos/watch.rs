@@ -123,9 +123,7 @@ async fn poll_status(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mute
     let mut read = 0;
     loop {
         let at = Instant::now();
-        let text = new_lines(&log, &mut read);
-        let sessions = text.lines().filter_map(first_session);
-        lock(&seen).sessions.extend(sessions.map(|first| Session { at, first }));
+        add_sessions(&log, &mut read, at, &seen);
         let admin = *lock(&admin);
         if let Ok(Ok(status)) = timeout(ANSWER_TIMEOUT, status(admin)).await {
             let look = Look {
@@ -136,10 +134,19 @@ async fn poll_status(admin: Arc<Mutex<SocketAddr>>, log: PathBuf, seen: Arc<Mute
                 flushed: status.positions.flushed.and_then(|lsn| lsn.parse().ok()),
                 remembered: status.positions.remembered.and_then(|lsn| lsn.parse().ok()),
             };
+            // a status that shows a new session belongs behind its start
+            add_sessions(&log, &mut read, at, &seen);
             lock(&seen).looks.push(look);
         }
         sleep(POLL_EVERY).await;
     }
+}
+
+/// Adds the sessions that the log has reported since it was read last.
+fn add_sessions(log: &Path, read: &mut u64, at: Instant, seen: &Mutex<Seen>) {
+    let text = new_lines(log, read);
+    let sessions = text.lines().filter_map(first_session);
+    lock(seen).sessions.extend(sessions.map(|first| Session { at, first }));
 }
 
 /// The complete lines that were added to the log after the offset `read`, which is moved behind them.

@@ -169,16 +169,15 @@ impl Sink for StdoutSink {
     }
 
     async fn wait(&mut self) -> Result<(), Error> {
-        if let Some(error) = self.failed.take() {
-            return terminal::written(Err(error));
+        if self.failed.is_none() {
+            tokio::select! {
+                biased;
+                Some(written) = self.written.recv() => self.receive(written),
+                () = self.reader.gone(), if !self.printed.reader_gone => self.reader_gone(),
+                else => pending().await,
+            }
         }
-        tokio::select! {
-            biased;
-            Some(written) = self.written.recv() => self.receive(written),
-            () = self.reader.gone(), if !self.printed.reader_gone => self.reader_gone(),
-            else => pending().await,
-        }
-        Ok(())
+        self.failed.take().map_or(Ok(()), |error| terminal::written(Err(error)))
     }
 
     fn health(&self) -> Health {
