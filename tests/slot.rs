@@ -66,6 +66,30 @@ async fn slot_reset_replays_and_marks_the_events_after_a_bookmark() {
     refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, &["There are no bookmarks"]);
 }
 
+/// The copy of a slot belongs to the database of the session that makes it, so a reset to it would move the slot there.
+#[tokio::test]
+async fn slot_commands_leave_a_slot_of_another_database_alone() {
+    let (outbox, other, kafka) = (Outbox::new().await, Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&other, &kafka).set("postgres.slot", outbox.name.as_str());
+    // as a version that did not check had left it
+    let copied = format!(
+        "SELECT pg_copy_logical_replication_slot('{0}', '{0}_bookmark_x_20260101000000')",
+        outbox.name
+    );
+    other.execute(&copied).await;
+    succeeded(settings.run(&["slot", "list"]), &["x"]);
+    for command in [&["slot", "bookmark", "y"][..], &["slot", "reset", "--to", "x", "--yes"]] {
+        refused(
+            &settings.run(command),
+            3,
+            &["belongs to the database", &outbox.name, "slot names are unique"],
+        );
+    }
+    let sql = format!("SELECT database::text FROM pg_replication_slots WHERE slot_name = '{}'", outbox.name);
+    assert_eq!(outbox.query(&sql).await[0].get::<_, &str>(0), outbox.name);
+    succeeded(settings.run(&["slot", "drop", "x"]), &["dropped"]);
+}
+
 /// A walsender that has loaded the current publication would decode with that one and skip what an earlier one published.
 #[tokio::test]
 async fn slot_reset_replays_what_an_earlier_publication_published() {

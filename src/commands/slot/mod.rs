@@ -14,6 +14,7 @@ use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::bookmarks::{self, Bookmark};
+use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
 use crate::terminal;
 
@@ -62,6 +63,9 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
         ));
     }
     let mut session = session(config).await?;
+    if let Some(slot) = Catalog::query_slot(&mut session, &config.postgres).await?.slot {
+        slot.check_database(&config.postgres.slot)?;
+    }
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     if let Some(known) = known.iter().find(|known| known.name == name) {
         return Err(Error::refused(

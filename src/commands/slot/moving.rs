@@ -37,6 +37,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<(), Error> {
     let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
+    if let Some(known) = before.slot() {
+        known.check_database(slot)?;
+    }
     let known = bookmarks::list(&mut before.session, slot).await?;
     let Some(bookmark) = bookmarks::find(&known, to, OffsetDateTime::now_utc()) else {
         return Err(no_bookmark(to, &known));

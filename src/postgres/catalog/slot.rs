@@ -72,6 +72,22 @@ pub(super) fn columns(version: u32) -> String {
 }
 
 impl Slot {
+    /// Another router's slot must not be moved, copied or replaced.
+    pub fn check_database(&self, name: &str) -> Result<(), Error> {
+        let database = self.database.as_deref().unwrap_or_default();
+        if database == self.current_database {
+            return Ok(());
+        }
+        Err(Error::not_safe(
+            format!(
+                "the replication slot {name} belongs to the database {database}, and the router is connected to {}",
+                self.current_database
+            ),
+            "Correct the database in `[postgres] url`, or choose another name for `[postgres] slot`: \
+             slot names are unique in the whole cluster",
+        ))
+    }
+
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let name = next();
         let slot = Slot {
@@ -148,17 +164,7 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
             "Choose another name for `[postgres] slot` and run `outbox-router init`",
         ));
     }
-    let database = slot.database.as_deref().unwrap_or_default();
-    if database != slot.current_database {
-        return Err(Error::not_safe(
-            format!(
-                "the replication slot {name} belongs to the database {database}, and the router is connected to {}",
-                slot.current_database
-            ),
-            "Correct the database in `[postgres] url`, or choose another name for `[postgres] slot`: \
-             slot names are unique in the whole cluster",
-        ));
-    }
+    slot.check_database(name)?;
     if slot.is_lost() {
         return Err(lost(slot, source));
     }
