@@ -141,39 +141,55 @@ pub(super) fn lock(router: &str) -> String {
     format!("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({lock}, 0))")
 }
 
-/// The aggregates with a decision.
+/// The aggregates with a decision that can be carried out now.
 pub(super) fn decided(router: &str) -> String {
+    let router = literal(router);
     format!(
-        "SELECT DISTINCT d.aggregate_id FROM {TABLE} d WHERE d.router = {} AND d.decision IS NOT NULL \
-         AND d.aggregate_id IS NOT NULL AND {} LIMIT {AGGREGATES}",
-        literal(router),
-        is_next()
+        "SELECT a.id FROM (SELECT DISTINCT d.aggregate_id FROM {TABLE} d WHERE d.router = {router} AND d.decision IS NOT NULL \
+         AND d.aggregate_id IS NOT NULL) a (id) {} \
+         WHERE EXISTS (SELECT FROM {TABLE} d WHERE d.router = {router} AND d.aggregate_id = a.id AND d.decision IS NOT NULL \
+         AND (d.decision = {} OR {BEFORE_UNDECIDED})) LIMIT {AGGREGATES}",
+        first_undecided(&router),
+        literal(Decision::Discard.name()),
     )
 }
 
-/// An SQL condition on `d`: no row before it needs a decision first. Events to be discarded wait for nothing.
-fn is_next() -> String {
+/// A join with the first row `u` of each aggregate `a.id` that needs a decision, if there is one. It is looked for once for each
+/// aggregate: once for each row would take time in proportion to the square of the rows.
+fn first_undecided(router: &str) -> String {
     format!(
-        "(d.decision = {} OR NOT EXISTS (SELECT FROM {TABLE} b WHERE b.router = d.router AND b.aggregate_id = d.aggregate_id \
-         AND b.reason <> {} AND b.decision IS NULL AND (b.final_lsn, b.change) <= (d.final_lsn, d.change)))",
-        literal(Decision::Discard.name()),
+        "LEFT JOIN LATERAL (SELECT u.final_lsn, u.change FROM {TABLE} u WHERE u.router = {router} AND u.aggregate_id = a.id \
+         AND u.reason <> {} AND u.decision IS NULL ORDER BY u.final_lsn, u.change LIMIT 1) u ON true",
         literal(Reason::Behind.name())
     )
 }
 
-/// The next rows of these aggregates, up to the first without a decision, and rows without an aggregate that have one.
+/// An SQL condition on `d` and `u`: no earlier row of the aggregate needs a decision, and neither does this one.
+const BEFORE_UNDECIDED: &str = "(u.final_lsn IS NULL OR (d.final_lsn, d.change) < (u.final_lsn, u.change))";
+
+/// The next rows of these aggregates, up to the first without a decision, and rows without an aggregate that have one. Events to
+/// be discarded wait for nothing.
 pub(super) fn next<'a>(router: &str, aggregates: impl Iterator<Item = &'a String>) -> String {
     let aggregates: Vec<String> = aggregates.map(|aggregate| literal(aggregate)).collect();
-    let (rows, bytes) = FETCH;
+    let (router, (rows, bytes)) = (literal(router), FETCH);
+    let rows_where = |condition: &str| {
+        format!(
+            "(SELECT d.* FROM {TABLE} d WHERE d.router = {router} AND {condition} ORDER BY d.final_lsn, d.change LIMIT {rows})"
+        )
+    };
     format!(
-        "SELECT * FROM (SELECT {COLUMNS}, sum(octet_length(d.event::text)) OVER w AS bytes, row_number() OVER w AS n \
-         FROM {TABLE} d WHERE d.router = {router} \
-         AND (d.aggregate_id = ANY (ARRAY[{aggregates}]::text[]) OR d.aggregate_id IS NULL AND d.decision IS NOT NULL) \
-         AND {} WINDOW w AS (ORDER BY d.final_lsn, d.change) ORDER BY d.final_lsn, d.change LIMIT {rows}) r \
+        "SELECT * FROM (SELECT {COLUMNS}, sum(octet_length(d.event::text)) OVER w AS bytes, row_number() OVER w AS n FROM (\
+         SELECT d.* FROM unnest(ARRAY[{aggregates}]::text[]) a (id) {first_undecided} CROSS JOIN LATERAL ({before} UNION ALL {discarded}) d \
+         UNION ALL {without_aggregate}) d WINDOW w AS (ORDER BY d.final_lsn, d.change) ORDER BY d.final_lsn, d.change LIMIT {rows}) r \
          WHERE n = 1 OR bytes < {bytes} ORDER BY n",
-        is_next(),
-        router = literal(router),
         aggregates = aggregates.join(", "),
+        first_undecided = first_undecided(&router),
+        before = rows_where(&format!("d.aggregate_id = a.id AND {BEFORE_UNDECIDED}")),
+        discarded = rows_where(&format!(
+            "d.aggregate_id = a.id AND d.decision = {} AND (d.final_lsn, d.change) > (u.final_lsn, u.change)",
+            literal(Decision::Discard.name())
+        )),
+        without_aggregate = rows_where("d.aggregate_id IS NULL AND d.decision IS NOT NULL"),
     )
 }
 
