@@ -22,7 +22,7 @@ use pg_logical::{Lsn, PgTimestamp};
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// From here on they belong to parked events that are sent again, between the changes of the stream.
+    /// The first number of parked events that are sent again, above all numbers of changes.
     pub const FIRST_RETRY: Sequence = Sequence(1 << 62);
 }
 

@@ -131,7 +131,7 @@ pub struct SourceState {
 pub enum Intake {
     /// The log is not verified yet: no checkpoint may be written.
     Verifying,
-    /// Nothing more is read until everything sent is durable, or at all.
+    /// Nothing more is read, at least until everything sent is durable.
     Paused,
     /// Everything received was sent, and more may arrive at any time.
     Live,
@@ -160,12 +160,12 @@ pub trait Sink {
     /// Sends the pipeline's output, which borrows the receive buffer: the sink copies what it keeps. An event that routing drops is
     /// [`Sent::Nothing`].
     ///
-    /// Sequence numbers increase, and each is sent at most once. Those of retries
-    /// ([`Sequence::FIRST_RETRY`]) come between the others and increase among themselves.
+    /// Sequence numbers increase, and each is sent at most once. Parked events that are sent
+    /// again have numbers of their own, from [`Sequence::FIRST_RETRY`] on, which increase among themselves.
     ///
     /// # Errors
-    /// `Later`: the loop offers the same event with the same number again, after [`Sink::wait`]. `Impossible`: it can never be sent,
-    /// because of the sink, or because `output.routed` says so: then with that reason, which may park the event.
+    /// `Later`: the loop offers the same event with the same number again, after [`Sink::wait`]. `Impossible`: it can never be sent.
+    /// If `output.routed` is an error, that error is the reason. A sink around this one may park the event.
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
 
     /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. The loop may call this

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::deliver_after_a_bookmark;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
@@ -17,11 +18,7 @@ async fn delivered(outbox: &Outbox, kafka: &Kafka) -> (Settings, String, Value) 
     let settings = Settings::new(outbox, kafka)
         .set("name", outbox.name.as_str())
         .set("delivery.positions_topic", topic.as_str());
-    let router = Router::active(&settings).await;
-    succeeded(settings.run(&["slot", "bookmark", "before"]), &[]);
-    outbox.insert_numbers("order", "a", 1..4).await;
-    outbox.all_confirmed().await;
-    router.stop().await;
+    deliver_after_a_bookmark(outbox, &settings).await;
     let first = serde_json::from_str(kafka.records(&topic).await[0].text()).unwrap();
     (settings, topic, first)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rdkafka::producer::Producer;
 
+use super::deliver_after_a_bookmark;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
@@ -19,11 +20,7 @@ async fn checkpoints_are_found_while_a_transaction_of_another_router_is_open() {
         let settings = Settings::new(&outbox, &kafka)
             .set("delivery.mode", mode)
             .set("delivery.positions_topic", topic.as_str());
-        let router = Router::active(&settings).await;
-        succeeded(settings.run(&["slot", "bookmark", "before"]), &[]);
-        outbox.insert_numbers("order", "a", 1..4).await;
-        outbox.all_confirmed().await;
-        router.stop().await;
+        deliver_after_a_bookmark(&outbox, &settings).await;
 
         let other = kafka.leave_open(&topic, "another", Duration::from_secs(600)).await;
         // more records than a start reads first

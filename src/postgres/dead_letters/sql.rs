@@ -154,8 +154,8 @@ pub(super) fn decided(router: &str) -> String {
     )
 }
 
-/// A join with the first row `u` of each aggregate `a.id` that needs a decision, if there is one. It is looked for once for each
-/// aggregate: once for each row would take time in proportion to the square of the rows.
+/// A join with the first row `u` of each aggregate `a.id` that needs a decision, if there is one. One search for each aggregate is
+/// enough. A search for each row would be quadratic in the rows of an aggregate.
 fn first_undecided(router: &str) -> String {
     format!(
         "LEFT JOIN LATERAL (SELECT u.final_lsn, u.change FROM {TABLE} u WHERE u.router = {router} AND u.aggregate_id = a.id \

@@ -56,8 +56,8 @@ enum Written {
     Done(Sequence),
     /// Writing failed; no further line is written.
     Failed(io::Error),
-    /// The line was discarded after a failure. It counts as delivered, so that the session can end: nothing here is ever
-    /// confirmed to Postgres.
+    /// The line was discarded after a failure. It counts as delivered, so that the session can end. Only the temporary
+    /// slot moves past it.
     Discarded(Sequence),
 }
 
