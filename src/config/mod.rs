@@ -167,7 +167,7 @@ pub struct TableName {
 impl TableName {
     /// The name in SQL, quoted only where needed.
     pub fn in_sql(&self) -> String {
-        format!("{}.{}", quoting::name(&self.schema), quoting::name(&self.name))
+        format!("{}.{}", quoting::identifier(&self.schema), quoting::identifier(&self.name))
     }
 }
 

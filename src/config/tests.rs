@@ -47,9 +47,9 @@ fn property(config: &Config, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_table_name_is_quoted_in_sql_where_needed() {
+fn a_table_name_is_quoted_in_sql() {
     let table = TableName { schema: "public".into(), name: "My Table".into() };
-    assert_eq!(table.in_sql(), "public.\"My Table\"");
+    assert_eq!(table.in_sql(), "\"public\".\"My Table\"");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::shards::{Ids, Shard};
 /// The row filter of one shard on a table with the aggregate ids in `column`. Filters may only use functions of Postgres
 /// itself. The sign bit is masked, because `%` keeps the sign.
 pub fn row_filter(ids: Ids, column: &str, shard: Shard) -> String {
-    let column = quoting::name(column);
+    let column = quoting::identifier(column);
     let hash = match ids {
         Ids::Texts => format!("pg_catalog.hashtext(COALESCE({column}, ''))"),
         Ids::Uuids => format!("COALESCE(pg_catalog.uuid_hash({column}), 0)"),
@@ -22,10 +22,10 @@ pub fn is_that_of(filter: &str, ids: Ids, column: &str, shard: Shard) -> bool {
     bare(filter) == bare(&row_filter(ids, column, shard))
 }
 
-/// Removes what Postgres adds when it prints an expression: brackets, casts between types of text or integers, schemas. The
-/// rest is unambiguous, because each operator in it has a different precedence.
+/// Removes what Postgres may print differently: brackets, quotes of names, casts between types of text or integers, schemas.
+/// The rest is unambiguous, because each operator in it has a different precedence.
 fn bare(filter: &str) -> String {
-    let mut text: String = filter.chars().filter(|c| !matches!(c, '(' | ')' | ' ')).collect();
+    let mut text: String = filter.chars().filter(|c| !matches!(c, '(' | ')' | '"' | ' ')).collect();
     for added in ["pg_catalog.", "::text", "::charactervarying", "::bigint"] {
         text = text.replace(added, "");
     }

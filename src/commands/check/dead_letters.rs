@@ -42,7 +42,7 @@ pub(super) async fn check(
     let rows = session.query(&sql).await?;
     let row = rows.first();
     if let Some(missing) = row.and_then(|row| row.get(0)).filter(|missing| !missing.is_empty()) {
-        let role = quoting::name(row.and_then(|row| row.get(1)).unwrap_or_default());
+        let role = quoting::identifier(row.and_then(|row| row.get(1)).unwrap_or_default());
         findings.error("dead_letters", format!("the role {role} lacks {missing} for {TABLE}"), REMEDY);
         return Ok(());
     }

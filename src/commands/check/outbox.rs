@@ -142,7 +142,7 @@ fn check_columns(
         if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(" and ")) };
     findings.ok("columns", format!("{table} has the required columns{without}"));
     if find(&names.aggregate_id).is_some_and(|column| !column.not_null) {
-        let (table, column) = (table.in_sql(), quoting::name(&names.aggregate_id));
+        let (table, column) = (table.in_sql(), quoting::identifier(&names.aggregate_id));
         findings.warning(
             "aggregate_id",
             format!("{column} may be NULL; such an event has no key, and is not ordered with others"),
@@ -184,7 +184,7 @@ fn check_template(config: &Config, findings: &mut Findings) {
 }
 
 fn check_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
-    let name = quoting::name(&config.postgres.publication);
+    let name = quoting::identifier(&config.postgres.publication);
     let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
     if acts_on_updates && !publication.publishes_updates {
         findings.warning(
@@ -202,7 +202,7 @@ fn check_publication(config: &Config, publication: &Publication, findings: &mut 
 }
 
 fn check_row_filter(config: &Config, name: &TableName, table: &Table, findings: &mut Findings) {
-    let publication = quoting::name(&config.postgres.publication);
+    let publication = quoting::identifier(&config.postgres.publication);
     if let Some(filter) = &table.row_filter {
         findings.warning(
             "publication_row_filter",
@@ -250,7 +250,7 @@ fn check_column_list(
     let of_listed = |name: &str| {
         find(columns, name).filter(|column| listed.contains(&column.name)).map(|column| column.type_id)
     };
-    let name = quoting::name(&config.postgres.publication);
+    let name = quoting::identifier(&config.postgres.publication);
     let is_there = |name: &str| columns.iter().any(|column| column.name == name);
     let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", all_tables(config, table));
     if !outbox.faults(table, of_listed).is_empty() {

@@ -30,7 +30,7 @@ pub(super) async fn check(
         .await?;
     let value = |index| rows.first().and_then(|row| row.get(index)).unwrap_or_default();
     let holds = |index| value(index) == "t";
-    let name = quoting::name(value(0));
+    let name = quoting::identifier(value(0));
     let (superuser, replication, rds, rds_member) = (holds(1), holds(2), holds(3), holds(4));
     if !(superuser || replication || rds_member) {
         let grant = if rds {
@@ -106,10 +106,10 @@ pub(super) async fn check_heartbeat(
         None => findings.ok("heartbeat", "the role may write it"),
         Some(function) => findings.warning(
             "heartbeat",
-            format!("the role {} may not execute {function}, which writes the heartbeat", quoting::name(&role)),
+            format!("the role {} may not execute {function}, which writes the heartbeat", quoting::identifier(&role)),
             format!(
                 "As a superuser run GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {}, or remove `[heartbeat] interval`",
-                quoting::name(&role)
+                quoting::identifier(&role)
             ),
         ),
     }

@@ -73,7 +73,7 @@ fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> 
         .filter_map(|field| field.column(&config.outbox.columns))
         .filter_map(|name| columns.iter().find(|column| column.name == name))
         .map(|column| {
-            let name = quoting::name(&column.name);
+            let name = quoting::identifier(&column.name);
             let value = if column.type_id.0 == BYTEA { name } else { format!("{name}::text") };
             format!("coalesce(octet_length({value}), 0)")
         })

@@ -318,7 +318,7 @@ impl<'a> Init<'a> {
         if let Some(role) = self.role {
             text += &format!(
                 "  \\password {}   in psql, unless the role logs in without one\n",
-                quoting::name(role)
+                quoting::identifier(role)
             );
         }
         text += "  for your application's role:\n";

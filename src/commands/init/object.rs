@@ -59,10 +59,10 @@ pub(super) fn outbox_schemas(config: &Config) -> Vec<Object> {
 
 fn schema(name: &str, purpose: &str) -> Object {
     Object {
-        name: format!("schema {}", quoting::name(name)),
+        name: format!("schema {}", quoting::identifier(name)),
         purpose: purpose.to_owned(),
         there: format!("EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = {})", literal(name)),
-        make: format!("CREATE SCHEMA {};", quoting::name(name)),
+        make: format!("CREATE SCHEMA {};", quoting::identifier(name)),
         ..Object::default()
     }
 }

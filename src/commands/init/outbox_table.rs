@@ -86,11 +86,11 @@ fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
-        .map(|(field, name)| format!("  {} {}", quoting::name(name), definition(field)))
+        .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field)))
         .collect();
     let mut indexed: Vec<String> = Vec::new();
     for field in [Field::AggregateType, Field::AggregateId, Field::CreatedAt] {
-        let column = field.column(&outbox.columns).map(quoting::name);
+        let column = field.column(&outbox.columns).map(quoting::identifier);
         indexed.extend(column.filter(|column| !indexed.contains(column)));
     }
     format!(
@@ -119,7 +119,7 @@ fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
     let mut values = Vec::new();
     for (field, name) in columns(&outbox.columns) {
         if let Some(value) = argument(field) {
-            names.push(quoting::name(name));
+            names.push(quoting::identifier(name));
             values.push(value);
         }
     }

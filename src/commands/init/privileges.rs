@@ -36,7 +36,7 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
 
 /// The role, with LOGIN and REPLICATION.
 fn login_role(role: &str) -> Object {
-    let (name, text) = (quoting::name(role), literal(role));
+    let (name, text) = (quoting::identifier(role), literal(role));
     Object {
         name: format!("role {name}"),
         purpose: "The role that the router runs as: it may read the log, and no table".to_owned(),
@@ -79,7 +79,7 @@ fn grant_replication(name: &str, text: &str) -> String {
 
 /// CONNECT, granted by name: PUBLIC has it until somebody revokes it.
 fn connect_privilege(role: &str, database: &str) -> Object {
-    let (name, database_name) = (quoting::name(role), quoting::name(database));
+    let (name, database_name) = (quoting::identifier(role), quoting::identifier(database));
     Object {
         name: format!("privilege of {name} to connect to {database_name}"),
         purpose: "PUBLIC may connect unless somebody revoked it".to_owned(),
@@ -101,7 +101,7 @@ fn connect_privilege(role: &str, database: &str) -> Object {
 
 /// EXECUTE on the functions of bulk reads: PUBLIC has it until somebody revokes it.
 fn bulk_reads_privilege(role: &str) -> Object {
-    let name = quoting::name(role);
+    let name = quoting::identifier(role);
     let may = |whose: &str, what: &str| {
         let may =
             |function: &&str| format!("pg_catalog.has_function_privilege({whose}, '{function}', '{what}')");
@@ -130,7 +130,7 @@ fn bulk_reads_privilege(role: &str) -> Object {
 
 /// EXECUTE on the function that writes heartbeats: PUBLIC has it until somebody revokes it.
 fn heartbeat_privilege(role: &str) -> Object {
-    let name = quoting::name(role);
+    let name = quoting::identifier(role);
     // the script creates the role earlier, but it does not exist yet when the script is parsed
     let there = format!(
         "EXISTS (SELECT FROM pg_catalog.pg_roles r, LATERAL ({}) f (function, granted)\n    \
@@ -160,7 +160,7 @@ fn heartbeat_privilege(role: &str) -> Object {
 
 /// Privileges on a table of the router's schema.
 fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
-    let (name, text) = (quoting::name(role), literal(role));
+    let (name, text) = (quoting::identifier(role), literal(role));
     let held: Vec<_> = needed
         .iter()
         .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))

@@ -12,7 +12,7 @@ use crate::shards::{Ids, Shard};
 /// The router's publication, or that of a shard.
 pub(super) fn object(config: &Config) -> Object {
     let name = &config.postgres.publication;
-    let sql = quoting::name(name);
+    let sql = quoting::identifier(name);
     let tables: Vec<String> = config.outbox.tables.iter().map(TableName::in_sql).collect();
     let tables = tables.join(", ");
     let of_tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {tables}") };
@@ -45,7 +45,7 @@ pub(super) fn object(config: &Config) -> Object {
 /// A statement that creates the publication of a shard. Its row filter depends on the type of the ids, which is only known in
 /// the database.
 fn create_for_shard(config: &Config, shard: Shard) -> String {
-    let publication = quoting::name(&config.postgres.publication);
+    let publication = quoting::identifier(&config.postgres.publication);
     let mut statement = literal(&format!("CREATE PUBLICATION {publication} FOR TABLE "));
     for (number, table) in config.outbox.tables.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
@@ -85,7 +85,7 @@ pub(super) fn guard(config: &Config) -> Option<Object> {
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid)"
     );
     let guard = catalog::guard(&config.postgres);
-    let (name, publication) = (quoting::name(&guard), literal(&guard));
+    let (name, publication) = (quoting::identifier(&guard), literal(&guard));
     let block = format!(
         "\nDECLARE\n  unnamed regclass;\nBEGIN\n  \
          IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {publication}) THEN\n    \

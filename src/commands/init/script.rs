@@ -70,7 +70,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     text.push_str(&format!(
         "\n-- Still to do: a password for the role (\\password {}), unless it logs in without one, and the application's \
          privileges:\n",
-        one_line(&quoting::name(role)),
+        one_line(&quoting::identifier(role)),
     ));
     for grant in grants(config) {
         text.push_str(&format!("--   GRANT {} TO your_application;\n", one_line(&grant)));

@@ -156,7 +156,7 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         Some("42501") => format!(
             "Connect with --url as an administrator, or as a superuser: ALTER ROLE {} REPLICATION (managed services: \
              GRANT rds_replication and the like)",
-            quoting::name(&conninfo.user)
+            quoting::identifier(&conninfo.user)
         ),
         // another session took the last one after the check
         Some("53400") => return no_free_slot("all", "as it is", 1),

@@ -78,15 +78,15 @@ async fn of_table(
 
 /// The newest rows first, if the table has a column `created_at`.
 fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[Column]) -> String {
-    let names: Vec<String> = columns.iter().map(|column| quoting::name(&column.name)).collect();
+    let names: Vec<String> = columns.iter().map(|column| quoting::identifier(&column.name)).collect();
     let wanted = match &args.id {
         // Postgres converts the text to the column's type, so any spelling of a UUID is found
-        Some(id) => format!(" WHERE {} = {}", quoting::name(&config.outbox.columns.id), literal(id)),
+        Some(id) => format!(" WHERE {} = {}", quoting::identifier(&config.outbox.columns.id), literal(id)),
         None => String::new(),
     };
     let created_at = Field::CreatedAt.column(&config.outbox.columns);
     let order = match created_at.filter(|name| find(columns, name).is_some()) {
-        Some(name) => format!(" ORDER BY {} DESC NULLS LAST", quoting::name(name)),
+        Some(name) => format!(" ORDER BY {} DESC NULLS LAST", quoting::identifier(name)),
         None => String::new(),
     };
     format!(

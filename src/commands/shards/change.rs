@@ -299,7 +299,7 @@ async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Res
 
 async fn print_next_steps(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
     let publications: Vec<String> =
-        old.iter().map(|shard| quoting::name(&shard.postgres.publication)).collect();
+        old.iter().map(|shard| quoting::identifier(&shard.postgres.publication)).collect();
     let mut text = format!(
         "\nNext:\n  start the routers with `[shards] count = {to}`\n  DROP PUBLICATION IF EXISTS {};\n",
         publications.join(", ")

@@ -82,7 +82,7 @@ fn fault(
     source: OutboxSource<'_>,
 ) -> Result<(), Fault> {
     let outbox = source.outbox;
-    let (name, sql) = (&source.postgres.publication, quoting::name(&source.postgres.publication));
+    let (name, sql) = (&source.postgres.publication, quoting::identifier(&source.postgres.publication));
     for (table_name, table) in outbox.tables.iter().zip(tables) {
         if table.is_none() {
             return Err(Fault::logged(
@@ -119,7 +119,7 @@ fn table_fault(
     source: OutboxSource<'_>,
 ) -> Result<(), Fault> {
     let name = &source.postgres.publication;
-    let (sql, table_sql) = (quoting::name(name), table_name.in_sql());
+    let (sql, table_sql) = (quoting::identifier(name), table_name.in_sql());
     if table.unlogged {
         return Err(Fault {
             what: format!(
@@ -159,7 +159,7 @@ fn table_fault(
 /// For each table that can leave the publication and come back unnoticed: how, and how to prevent it. `tables` are the outbox
 /// tables in the order of the configuration.
 pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(String, String)> {
-    let guard = quoting::name(&guard(source.postgres));
+    let guard = quoting::identifier(&guard(source.postgres));
     let of_table = |(name, table): (&TableName, &Option<Table>)| {
         let table = table.as_ref()?;
         match table.partitioned {
@@ -275,7 +275,11 @@ mod tests {
         for (publication, table, part) in [
             (None, Some(table()), "does not exist"),
             (Some(publication()), None, "table public.outbox does not exist"),
-            (Some(publication()), Some(Table { published: false, ..table() }), "ADD TABLE public.outbox"),
+            (
+                Some(publication()),
+                Some(Table { published: false, ..table() }),
+                "ADD TABLE \"public\".\"outbox\"",
+            ),
             (
                 Some(Publication { publishes_inserts: false, ..publication() }),
                 Some(table()),

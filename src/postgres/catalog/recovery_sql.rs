@@ -28,7 +28,10 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> St
     let by_name =
         tables.len() == outbox.tables.len() && tables.iter().all(|table| table.as_ref().is_some_and(named));
     let mut wanted: Vec<String> = if by_name {
-        let beginning = |table: &TableName| literal(&format!("table {}: INSERT:", table.in_sql()));
+        // test_decoding quotes names only where it must, as %I does
+        let beginning = |table: &TableName| {
+            format!("format('table %I.%I: INSERT:', {}, {})", literal(&table.schema), literal(&table.name))
+        };
         outbox.tables.iter().map(|table| format!("starts_with(data, {})", beginning(table))).collect()
     } else {
         vec!["data LIKE 'table %: INSERT:%'".to_owned()]
@@ -53,8 +56,11 @@ pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option
     let outbox = source.outbox;
     let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
     let query = |table: &TableName| {
-        let order =
-            outbox.columns.created_at.as_deref().map(|column| format!(" ORDER BY {}", quoting::name(column)));
+        let order = outbox
+            .columns
+            .created_at
+            .as_deref()
+            .map(|column| format!(" ORDER BY {}", quoting::identifier(column)));
         format!("SELECT * FROM {}{since}{}", table.in_sql(), order.unwrap_or_default())
     };
     let queries: Vec<String> = outbox.tables.iter().map(query).collect();
@@ -96,7 +102,7 @@ mod tests {
             ..config().outbox
         };
         let two = Config { outbox, ..config() };
-        insta::assert_snapshot!(in_commit_order(two.source(), &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, 'table public.outbox: INSERT:') OR starts_with(data, 'table "it''s"."Events": INSERT:') OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+        insta::assert_snapshot!(in_commit_order(two.source(), &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, format('table %I.%I: INSERT:', 'public', 'outbox')) OR starts_with(data, format('table %I.%I: INSERT:', 'it''s', 'Events')) OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
     }
 
     #[test]
@@ -126,7 +132,7 @@ mod tests {
     fn the_table_is_asked_from_the_oldest_open_transaction_on() {
         assert_eq!(
             from_table(config().source(), Some(754)).unwrap(),
-            "SELECT * FROM public.outbox WHERE age(xmin) <= age('754'::xid) ORDER BY created_at"
+            "SELECT * FROM \"public\".\"outbox\" WHERE age(xmin) <= age('754'::xid) ORDER BY \"created_at\""
         );
         let outbox = Outbox { tables: vec![], ..config().outbox };
         let config = Config { outbox, ..config() };

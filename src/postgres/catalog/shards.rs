@@ -116,7 +116,7 @@ impl Column {
                 format!(
                     "Run ALTER TABLE {} ALTER {} TYPE {} COLLATE \"default\"",
                     table.in_sql(),
-                    quoting::name(column),
+                    quoting::identifier(column),
                     self.sql_type
                 ),
             ));
@@ -168,7 +168,7 @@ fn fault(
 }
 
 fn error_of_fault(fault: String, publication: &str, missing: Missing) -> Error {
-    let publication = quoting::name(publication);
+    let publication = quoting::identifier(publication);
     let remedy = format!(
         "Aggregates would be sent twice, or not at all. While no router runs, DROP PUBLICATION {publication}, and run \
          `outbox-router init`, which creates it correctly; the stream omits rows written in between"

@@ -352,7 +352,7 @@ pub(crate) mod tests {
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
-            assert!(text.ends_with("WHERE age(xmin) <= age('7'::xid) ORDER BY created_at"), "{text}");
+            assert!(text.ends_with("WHERE age(xmin) <= age('7'::xid) ORDER BY \"created_at\""), "{text}");
         }
         let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
         assert!(untold.contains("wal_removed"), "{untold}");
