@@ -209,6 +209,20 @@ fn emit_for_another_table_is_left_alone_and_reported() {
     insta::assert_snapshot!(place.masked(&(ran.out + &ran.err)));
 }
 
+/// Earlier versions wrote `INSERT INTO public.outbox`, this one quotes each name.
+#[test]
+fn emit_of_an_earlier_version_is_left_alone() {
+    let place = Place::new();
+    assert_eq!(place.run(&["init"]).code, 0);
+    place.psql(
+        "DO $$ BEGIN EXECUTE replace(pg_get_functiondef('outbox_router.emit'::regproc), '\"', ''); END $$",
+    );
+    let body = place.psql("SELECT prosrc FROM pg_proc WHERE proname = 'emit'");
+    assert!(body.contains("INSERT INTO public.outbox (id, "), "{body}");
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 0 && ran.out.contains("function outbox_router.emit: exists already"), "{ran:?}");
+}
+
 /// Runs `init`, which must exit with 1, and returns its error.
 fn refused(place: &Place) -> String {
     let ran = place.run(&["init"]);
@@ -315,7 +329,10 @@ fn a_role_without_replication_is_refused() {
     // the server's own words differ between versions
     let text = refused(&place);
     assert!(text.starts_with("error: cannot create the slot NAME: Postgres at HOST: "), "{text}");
-    assert!(text.contains("as a superuser: ALTER ROLE NAME_owner REPLICATION (managed services: "), "{text}");
+    assert!(
+        text.contains("as a superuser: ALTER ROLE \"NAME_owner\" REPLICATION (managed services: "),
+        "{text}"
+    );
     // everything else exists, so a superuser's init creates only the slot
     let ran = place.run(&["init", "--url", &place.url("postgres")]);
     assert_eq!(ran.code, 0, "{ran:?}");

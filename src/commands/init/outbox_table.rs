@@ -62,7 +62,8 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
             .to_owned(),
         there: format!("EXISTS (SELECT {function})"),
         as_wanted: Some((
-            format!("EXISTS (SELECT {function} AND p.prosrc = {})", literal(&body)),
+            // earlier versions quoted only the names that need it
+            format!("EXISTS (SELECT {function} AND replace(p.prosrc, '\"', '') = {})", literal(&body.replace('"', ""))),
             "it was created for another table, other columns or another version. To replace it, DROP FUNCTION \
              outbox_router.emit and run init again"
                 .to_owned(),
