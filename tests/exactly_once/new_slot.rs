@@ -12,6 +12,7 @@ use crate::support::postgres::{PrivatePostgres, Shutdown};
 use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 use crate::support::shared;
+use crate::support::signal::{Signal, send};
 
 /// Part of the refusal of a slot that the router does not know.
 const NOT_NEW: &str = "is not known to be new";
@@ -115,12 +116,18 @@ async fn exactly_once_does_not_repeat_events_sent_under_another_name_after_a_cra
     let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     outbox.execute("CHECKPOINT").await;
+    // every 15 s it logs the running transactions, after which the walsender saves the slot
+    let background_writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'";
+    let background_writer: i32 = outbox.query(background_writer).await[0].get(0);
+    let background_writer = u32::try_from(background_writer).unwrap();
+    assert!(send(Signal::Stop, background_writer));
     let settings = settings(&outbox, &kafka);
     let at_least_once = Settings::new(&outbox, &kafka).set("name", format!("other-{}", outbox.name));
     let third = settings.clone().set("name", format!("third-{}", outbox.name));
     sends(&outbox, &settings, &[], 1..4).await;
     // at-least-once accepts a changed name
     sends(&outbox, &at_least_once, &[], 4..100).await;
+    assert!(send(Signal::Continue, background_writer));
     server.stop(Shutdown::Immediate);
     server.start_again();
     let other = format!("the router other-{}", outbox.name);
