@@ -9,7 +9,7 @@ use pg_logical::quoting::literal;
 
 use super::object::Object;
 use crate::checkpoint::SlotRecord;
-use crate::config::{CatchUp, Config, DeliveryMode};
+use crate::config::{CatchUp, Config};
 use crate::postgres::{dead_letters, heartbeat, slot_record};
 
 /// The role that the router runs as, and what it is granted for this configuration.
@@ -26,9 +26,9 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
         let (table, needed) = (dead_letters::sql::TABLE, &dead_letters::sql::REQUIRED_PRIVILEGES);
         objects.push(table_privilege(role, table, needed, purpose));
     }
-    if config.delivery.mode == DeliveryMode::ExactlyOnce {
+    if config.delivery.positions_topic.is_some() {
         let purpose =
-            "A start finds there whether the slot is new, because `[delivery] mode` is \"exactly-once\"";
+            "A start without a checkpoint finds there whether the slot is new or the checkpoint is lost";
         objects.push(table_privilege(role, SlotRecord::TABLE, &slot_record::REQUIRED_PRIVILEGES, purpose));
     }
     objects
