@@ -19,6 +19,7 @@ use crate::checkpoint::{
 use crate::config::{Config, DeliveryMode};
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::slot_functions;
 use crate::postgres::timeline;
 use crate::postgres::watch;
 use crate::sink::kafka::Publisher;
@@ -206,8 +207,16 @@ async fn beside_other_shards(
              {others}",
             config.name, config.postgres.slot
         ),
-        "To change the number, stop all routers of the other number and run `outbox-router shards change --from NUMBER`: it \
-         delivers the events in their slots and hands over. If the slots are no longer needed, drop them: SELECT \
-         pg_drop_replication_slot(...)",
+        format!(
+            "To change the number, stop all routers of the other number and run `outbox-router shards change --from {}`: it delivers \
+             the events in their slots and hands over. If nobody needs these slots and the events in them, drop them: {}",
+            number_of_shards(slots),
+            slots.iter().map(|slot| slot_functions::drop(slot)).collect::<Vec<_>>().join("; ")
+        ),
     ))
+}
+
+/// The number of shards to which the first of these slots belongs.
+fn number_of_shards(slots: &[String]) -> &str {
+    slots.first().and_then(|slot| slot.rsplit_once("_of_")).map_or("1", |(_, number)| number)
 }
