@@ -31,8 +31,14 @@ pub struct StartFacts<'a> {
     pub recovery: &'a str,
     /// The mismatch that the last session's resume check found.
     pub log_mismatch: Option<LogMismatch>,
-    /// The slot's row in the router's schema; `None` in at-least-once mode.
+    /// The slot's row in the router's schema; `None` if it could not be read, or without a positions topic.
     pub record: Option<&'a SlotRecord>,
+    /// Whether the delivery is exactly-once.
+    pub exactly_once: bool,
+    /// The command that goes back to the last bookmark before the position of the router, if there is one.
+    pub bookmark: Option<&'a str>,
+    /// SQL that sends rows of the outbox tables again, from the last transaction that the router has delivered on.
+    pub rows: Option<&'a str>,
 }
 
 /// Events may be missing or be sent twice, and an operator has to decide.
@@ -46,8 +52,8 @@ pub struct ResumeConflict {
     pub resume_at: Lsn,
     /// The delivered part of the transaction there, if its numbers still mean the same.
     pub partial: Option<Partial>,
-    /// What to do before accepting it, if that takes more than a sentence.
-    pub before: Option<String>,
+    /// How to find or send the events that may be missing, ending in SQL.
+    pub missing: Option<String>,
 }
 
 impl ResumeConflict {
@@ -59,13 +65,13 @@ impl ResumeConflict {
 
     /// The remedy with the command that accepts the conflict.
     pub fn full_remedy(&self, shard: Option<Shard>) -> String {
-        let ResumeConflict { remedy, resume_at, before, .. } = self;
+        let ResumeConflict { remedy, resume_at, missing, .. } = self;
         let accept = format!(
             "{remedy}. To accept this and resume at {resume_at}, run once: `outbox-router run --accept-gap {resume_at}{}`",
             shards::argument(shard)
         );
-        match before {
-            Some(before) => format!("{accept}. {before}"),
+        match missing {
+            Some(missing) => format!("{accept}. {missing}"),
             None => accept,
         }
     }
@@ -79,8 +85,7 @@ pub(super) fn decide(
 ) -> Result<Start, ResumeConflict> {
     let (gap, start) = match checkpoint {
         None => {
-            let gap =
-                found.record.and_then(|record| not_new(found.router, found.slot, found.confirmed, record));
+            let gap = found.record.and_then(|record| not_new(found, record));
             (gap, Start::First(Position { flush: found.confirmed, partial: None }))
         }
         Some(checkpoint) => {
@@ -103,42 +108,72 @@ pub(super) fn decide(
     }
 }
 
-/// The conflict if no checkpoint is stored and the slot may have been read before: its events would be sent again.
-pub fn not_new(router: &str, slot: &str, confirmed: Lsn, record: &SlotRecord) -> Option<ResumeConflict> {
-    if record.is_new(confirmed) {
+/// Why the slot is not known to be new, and what to do about it; `None` if it is.
+fn not_known_to_be_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(String, String)> {
+    if record.is_new(found.confirmed) {
         return None;
     }
-    let (why, remedy) = match (&record.router, record.created_at) {
-        (Some(other), _) if other != router => {
-            (format!("the router {other} has read it"), format!("If `name` was changed by mistake, set it back to {other}"))
-        }
+    Some(match (&record.router, record.created_at) {
+        (Some(other), _) if other != found.router => (
+            format!("the router {other} has read it"),
+            format!("If `name` was changed by mistake, set it back to {other}"),
+        ),
         (Some(_), _) => (
             "this router has read it".to_owned(),
             "Either its checkpoint was deleted from the topic, or `[delivery] positions_topic` or `bootstrap.servers` was changed: \
-             set that back"
+             set that back. Nothing is missing if the router ran without checkpoints until now (`positions_topic` was empty), or \
+             if nobody else has moved the slot"
                 .to_owned(),
         ),
         (None, Some(created_at)) => (
             format!("`outbox-router init` created it at {created_at}, and it was moved since"),
             "Find out who reads it or has moved it".to_owned(),
         ),
-        (None, None) => (
-            format!("{} does not say that `outbox-router init` created it, or the role may not read and write that table", SlotRecord::TABLE),
-            "If init created it, run `outbox-router init --role ROLE` as an administrator, which grants that. If nobody \
-             has read it, or another program such as Debezium has, accept the gap"
-                .to_owned(),
-        ),
-    };
-    Some(ResumeConflict {
-        what: format!(
-            "no checkpoint is stored for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
-             be new: {why}; events delivered from it after {confirmed} would be sent again"
-        ),
-        remedy,
-        resume_at: confirmed,
-        partial: None,
-        before: None,
+        (None, None) => record.unknown(),
     })
+}
+
+/// The conflict if no checkpoint is stored and the slot may have been read before. In at-least-once mode, only a slot that this
+/// router has read itself is one: the checkpoint is lost.
+fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict> {
+    let (why, mut remedy) = not_known_to_be_new(found, record)?;
+    let StartFacts { router, slot, confirmed, .. } = *found;
+    let read_by_this = record.router.as_deref() == Some(router);
+    if !found.exactly_once && !read_by_this {
+        return None;
+    }
+    let mut what = format!(
+        "no checkpoint is stored for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
+         be new: {why}; events delivered from it after {confirmed} would be sent again"
+    );
+    if read_by_this {
+        what.push_str(", and earlier ones are missing in Kafka if another client has moved the slot");
+        if let Some(bookmark) = found.bookmark {
+            remedy = format!("{remedy}. To send everything again from the last bookmark on: `{bookmark}`");
+        }
+    } else if record.router.is_none() {
+        remedy.push_str(
+            ". If nobody has read the slot, or another program such as Debezium has, accept the gap",
+        );
+    }
+    Some(ResumeConflict { what, remedy, resume_at: confirmed, partial: None, missing: None })
+}
+
+/// The warning for a start that takes the slot's position although the slot is not known to be new: what it means, and what to
+/// do.
+pub(super) fn unknown_slot(found: &StartFacts<'_>) -> Option<(String, String)> {
+    let (why, remedy) = not_known_to_be_new(found, found.record?)?;
+    let StartFacts { router, slot, confirmed, .. } = *found;
+    Some((
+        format!(
+            "no checkpoint is stored for the router {router}, and the slot {slot} is not known to be new: {why}. The router starts at \
+             the slot's position {confirmed}: events delivered from it after that are sent again, and earlier ones that nobody has \
+             delivered are not sent"
+        ),
+        format!(
+            "{remedy}. Nothing is wrong if the slot was taken over from Debezium, or was created by hand"
+        ),
+    ))
 }
 
 /// The delivered part of the transaction at the position. If messages counted differently then, changes cannot be skipped by
@@ -162,7 +197,10 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
             remedy: format!("{}. {}", moved.remedy, altered.remedy),
             resume_at: moved.resume_at,
             partial: None,
-            before: altered.before,
+            missing: [moved.missing, altered.missing]
+                .into_iter()
+                .flatten()
+                .reduce(|one, other| format!("{one}. {other}")),
         }),
     }
 }
@@ -183,7 +221,7 @@ fn altered(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConf
         remedy: "The stream lacks rows that were committed while the table was not published".to_owned(),
         resume_at: ours,
         partial: None,
-        before: Some(found.recovery.to_owned()),
+        missing: Some(found.recovery.to_owned()),
     })
 }
 
@@ -197,7 +235,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         .map_or(ours, |partial| ours.max(Lsn(partial.final_lsn.0.saturating_add(1))));
     let StartFacts { router, slot, confirmed, system, .. } = *found;
     let gap = |what: String, remedy: &str, resume_at: Lsn| {
-        Some(ResumeConflict { what, remedy: remedy.to_owned(), resume_at, partial: None, before: None })
+        Some(ResumeConflict { what, remedy: remedy.to_owned(), resume_at, partial: None, missing: None })
     };
     if system.identifier != checkpoint.system_identifier {
         return gap(
@@ -269,21 +307,9 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         );
     }
     if confirmed > ours {
-        return gap(
-            format!(
-                "the slot {slot} was moved by another client, or dropped and created again: it is confirmed up to {confirmed}, but \
-                 the router has delivered only up to {ours}, {} before that",
-                distance(ours, confirmed)
-            ),
-            "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none. \
-             Otherwise events committed between the two positions may be missing in Kafka: compare the outbox table with the \
-             topics, or, if `outbox-router slot list` shows an earlier bookmark, go back to it with `outbox-router slot \
-             reset`. Find out who moved the slot (the server's log shows each START_REPLICATION, and with \
-             log_statement = 'all' each pg_replication_slot_advance)",
-            confirmed,
-        );
+        return Some(ahead(found, ours));
     }
-    let last = found.record.and_then(|record| record.router.as_deref());
+    let last = found.record.filter(|_| found.exactly_once).and_then(|record| record.router.as_deref());
     if let Some(other) = last.filter(|last| *last != router) {
         let read = gap(
             format!(
@@ -327,6 +353,39 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
          sent again, together with new ones",
         confirmed,
     )
+}
+
+/// The slot is ahead of the checkpoint.
+fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
+    let StartFacts { router, slot, confirmed, bookmark, rows, .. } = *found;
+    let mut remedy = "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none. If \
+         Kafka's data was restored to an earlier state, the events committed between the two positions are missing in this Kafka. If \
+         another client moved the slot or created it again, they may be missing: find out who did (the server's log shows each \
+         START_REPLICATION, and with log_statement = 'all' each pg_replication_slot_advance)"
+        .to_owned();
+    if let Some(bookmark) = bookmark {
+        remedy = format!(
+            "{remedy}. To send them again, go back to a bookmark instead of accepting this: `{bookmark}`"
+        );
+    }
+    let rows = rows.filter(|_| bookmark.is_none());
+    ResumeConflict {
+        what: format!(
+            "the slot {slot} is ahead of the checkpoint of the router {router}: the slot is confirmed up to {confirmed}, and the \
+             checkpoint is at {ours}, {} before that. The slot was moved by another client, or dropped and created again, or \
+             the checkpoint is old because Kafka's data was restored to an earlier state",
+            distance(ours, confirmed)
+        ),
+        remedy,
+        resume_at: confirmed,
+        partial: None,
+        missing: rows.map(|sql| {
+            format!(
+                "To send missing events again without a bookmark, run this in the database. It inserts the rows again that are still in \
+                 the table, from the last delivered transaction on, so some are sent twice: {sql}"
+            )
+        }),
+    }
 }
 
 /// `1.2 MiB`

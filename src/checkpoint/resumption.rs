@@ -10,7 +10,7 @@
 //! | a record of an earlier session arrives late | its own | an earlier epoch | its own |
 //! | the process died | none | any | the topic's |
 //! | there is no positions topic | its own, or none | none | its own, or else the slot's position |
-//! | the checkpoint or the topic was deleted | none | none | the slot's position; in exactly-once only if the slot is new |
+//! | the checkpoint or the topic was deleted | none | none | the slot's position, if the slot is new; in at-least-once also if this router is not known to have read it |
 //!
 //! Without a positions topic, a session that the server ended drops the process's own checkpoint: a command may have moved the slot.
 //!
@@ -21,7 +21,7 @@
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume::{ResumeConflict, StartFacts, decide};
+use super::resume::{ResumeConflict, StartFacts, decide, unknown_slot};
 use super::resume_check::{self, ResumeCheck};
 use super::start::Start;
 
@@ -34,6 +34,8 @@ pub struct Resumption {
     pub checkpoint: Checkpoint,
     /// The check that the stream has to pass first.
     pub check: Option<ResumeCheck>,
+    /// Without a checkpoint, at a slot that is not known to be new: what that means, and what to do.
+    pub unknown_slot: Option<(String, String)>,
 }
 
 /// Which of two checkpoints counts: this process's own, or the stored one.
@@ -56,7 +58,6 @@ pub fn resume(
     before: Option<&Checkpoint>,
     found: &StartFacts<'_>,
     accepted: Option<Lsn>,
-    exactly_once: bool,
 ) -> Result<Resumption, ResumeConflict> {
     let start = decide(before, found, accepted)?;
     let position = start.position();
@@ -75,9 +76,10 @@ pub fn resume(
         // an accepted gap includes lost parked events
         parked: before.filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked),
         retried: before.map(|before| before.retried.clone()).unwrap_or_default(),
-        exactly_once,
+        exactly_once: found.exactly_once,
     };
-    Ok(Resumption { start, checkpoint, check })
+    let unknown_slot = if matches!(start, Start::First(_)) { unknown_slot(found) } else { None };
+    Ok(Resumption { start, checkpoint, check, unknown_slot })
 }
 
 #[cfg(test)]

@@ -12,15 +12,37 @@ pub struct SlotRecord {
     pub router: Option<String>,
     /// Whether the role may read and write the table.
     pub usable: bool,
+    /// The role.
+    pub role: String,
 }
 
 impl SlotRecord {
     /// The table of these rows.
     pub const TABLE: &str = "outbox_router.slots";
 
+    /// The privileges that the router needs on it.
+    pub const REQUIRED_PRIVILEGES: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
+
     /// Whether no router has read the slot, which is confirmed up to `confirmed`.
     pub fn is_new(&self, confirmed: Lsn) -> bool {
         self.usable && self.router.is_none() && self.created_at == Some(confirmed)
+    }
+
+    /// Why the table does not show whether a router has read the slot, and what to do about it.
+    pub(super) fn unknown(&self) -> (String, String) {
+        if self.usable {
+            return (
+                format!("{} does not say that `outbox-router init` created it", Self::TABLE),
+                "Find out who created it".to_owned(),
+            );
+        }
+        (
+            format!("the role {} cannot read and write {}, which would tell", self.role, Self::TABLE),
+            format!(
+                "As an administrator run `outbox-router init --url ... --role {}`, which creates the table and grants that",
+                self.role
+            ),
+        )
     }
 }
 
@@ -30,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_new_only_where_everything_says_so() {
-        let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
+        let new = SlotRecord { created_at: Some(Lsn(0x800)), usable: true, ..SlotRecord::default() };
         assert!(new.is_new(Lsn(0x800)));
         assert!(!new.is_new(Lsn(0x801)), "it was moved");
         assert!(!SlotRecord { router: Some("shop".into()), ..new.clone() }.is_new(Lsn(0x800)));

@@ -8,23 +8,21 @@ use crate::checkpoint::SlotRecord;
 
 const TABLE: &str = SlotRecord::TABLE;
 
-/// The privileges that the router needs on it.
-pub const REQUIRED_PRIVILEGES: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
-
 /// Reads the record of a slot.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
 pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, QueryError> {
-    if !usable(session).await? {
-        return Ok(SlotRecord::default());
+    let known = access(session).await?;
+    if !known.usable {
+        return Ok(known);
     }
     let rows = session.query(&select(slot)).await?;
     let value = |index| rows.first().and_then(|row| row.get(index));
     Ok(SlotRecord {
         created_at: value(0).and_then(|lsn| lsn.parse().ok()),
         router: value(1).map(str::to_owned),
-        usable: true,
+        ..known
     })
 }
 
@@ -33,23 +31,30 @@ pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, Query
 /// # Errors
 /// The server refuses, or the session is lost.
 pub async fn claim(session: &mut Session, slot: &str, router: &str) -> Result<(), QueryError> {
-    if usable(session).await? {
+    if access(session).await?.usable {
         session.query(&write(slot, router)).await?;
     }
     Ok(())
 }
 
-/// Asks only the catalogues, so that a role without rights causes no errors in the server's log.
-async fn usable(session: &mut Session) -> Result<bool, QueryError> {
-    let privileges =
-        REQUIRED_PRIVILEGES.map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
+/// Whether the role may use the table. Asks only the catalogues, so that a role without rights causes no errors in the server's log.
+async fn access(session: &mut Session) -> Result<SlotRecord, QueryError> {
+    let privileges = SlotRecord::REQUIRED_PRIVILEGES
+        .map(|privilege| format!("pg_catalog.has_table_privilege(c.oid, '{privilege}')"));
     let sql = format!(
-        "SELECT NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND {} \
+        "SELECT current_user, (SELECT NOT pg_catalog.pg_is_in_recovery() \
+         AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND {} \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = 'outbox_router' AND c.relname = 'slots'",
+         WHERE n.nspname = 'outbox_router' AND c.relname = 'slots')",
         privileges.join(" AND ")
     );
-    Ok(session.query_one(&sql).await?.as_deref() == Some("t"))
+    let rows = session.query(&sql).await?;
+    let value = |index| rows.first().and_then(|row| row.get(index));
+    Ok(SlotRecord {
+        usable: value(1) == Some("t"),
+        role: value(0).unwrap_or_default().to_owned(),
+        ..SlotRecord::default()
+    })
 }
 
 /// A locked table leads to an error with a reason instead of a silent wait.

@@ -21,11 +21,22 @@ pub async fn identify(session: &mut Session) -> Result<System, QueryError> {
     system.ok_or_else(|| pg_logical::Error::transient("IDENTIFY_SYSTEM gave no answer").into())
 }
 
-/// The history file of a timeline: its earlier timelines, and where each of them was left.
+/// The history of the server's timeline, to look for a position on the timeline `since`; `None` if that is the server's own.
 ///
 /// # Errors
 /// The server refuses, or the session is lost.
-pub async fn history(session: &mut Session, timeline: u32) -> Result<String, QueryError> {
-    let rows = session.query(&format!("TIMELINE_HISTORY {timeline}")).await?;
-    Ok(rows.first().and_then(|row| row.get(1)).unwrap_or_default().to_owned())
+pub async fn history(
+    session: &mut Session,
+    system: &System,
+    since: u32,
+) -> Result<Option<String>, QueryError> {
+    if since == system.timeline {
+        return Ok(None);
+    }
+    if since > system.timeline {
+        // the history of an older timeline cannot contain the position
+        return Ok(Some(String::new()));
+    }
+    let rows = session.query(&format!("TIMELINE_HISTORY {}", system.timeline)).await?;
+    Ok(Some(rows.first().and_then(|row| row.get(1)).unwrap_or_default().to_owned()))
 }

@@ -3,6 +3,7 @@
 mod acquire_slot;
 mod backoff;
 pub(crate) mod connections;
+pub(crate) mod resume_facts;
 mod session;
 mod session_state;
 mod shard_runner;

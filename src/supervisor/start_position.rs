@@ -12,15 +12,15 @@ use pg_logical::Lsn;
 use pg_logical::session::Session;
 
 use super::connections::{keep_alive, transient_if_active};
+use super::resume_facts::ResumeFacts;
 use super::session_state::SessionState;
 use crate::checkpoint::{
-    self, Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
+    Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
-use crate::config::{Config, DeliveryMode};
+use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
-use crate::postgres::timeline;
 use crate::postgres::watch;
 use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, StoredCheckpoints, look_up};
@@ -35,7 +35,7 @@ pub(super) struct StartInputs<'a> {
     pub(super) other_slots: &'a [String],
     /// The mismatch that the last session's resume check found, and that session's epoch.
     pub(super) log_mismatch: Option<(u64, LogMismatch)>,
-    /// The slot's row in the router's schema; `None` in at-least-once mode.
+    /// The slot's row in the router's schema, if it could be read and counts.
     pub(super) record: Option<&'a SlotRecord>,
 }
 
@@ -105,37 +105,24 @@ impl StartInputs<'_> {
         state: &SessionState,
         before: Option<&Checkpoint>,
     ) -> Result<Resumption, Error> {
-        let StartInputs { catalog, slot: _, system, other_slots, log_mismatch, record } = self;
+        let StartInputs { catalog, slot: _, system, other_slots, log_mismatch, record } = *self;
         // a router that drains its slot before a handover has them on purpose
         if !other_slots.is_empty() && state.until.is_none() {
             keep_alive(config, session, beside_other_shards(config, before, other_slots)).await?;
         }
-        let history = match before {
-            // the history of an older timeline cannot contain the position
-            Some(before) if before.timeline > system.timeline => Some(String::new()),
-            Some(before) if before.timeline < system.timeline => {
-                Some(timeline::history(session, system.timeline).await?)
-            }
-            _ => None,
-        };
-        let definition = catalog.stream_definition(&config.outbox);
-        let recovery = catalog.recovery_advice(config.source());
-        let found = checkpoint::StartFacts {
-            router: &config.name,
-            slot: &config.postgres.slot,
+        let found = ResumeFacts {
+            catalog,
             confirmed: self.confirmed(),
             system,
-            history: history.as_deref(),
-            definition: &definition,
-            recovery: &recovery,
             // a later epoch means that a reset has settled it
             log_mismatch: log_mismatch
                 .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
                 .map(|(_, other)| other),
-            record: *record,
+            record,
         };
-        let exactly_once = config.delivery.mode == DeliveryMode::ExactlyOnce;
-        checkpoint::resume(before, &found, state.accepted_gap, exactly_once)
+        found
+            .decide(config, session, before, state.accepted_gap)
+            .await?
             .map_err(|conflict| conflict.refusal(config.shard))
     }
 }
@@ -143,7 +130,11 @@ impl StartInputs<'_> {
 /// Logs what is unusual about this start.
 fn log_start(config: &Config, state: &SessionState, before: Option<&Checkpoint>, resumption: &Resumption) {
     let position = resumption.checkpoint.position;
+    if let Some((what, remedy)) = &resumption.unknown_slot {
+        tracing::warn!(remedy, "{what}");
+    }
     match resumption.start {
+        Start::First(_) if resumption.unknown_slot.is_some() => {}
         Start::First(_) if config.delivery.positions_topic.is_some() => {
             tracing::info!(
                 name = config.name, position = %position.flush,

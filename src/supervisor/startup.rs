@@ -101,7 +101,7 @@ struct Tables {
     definition: StreamDefinition,
     /// This router's slots for another number of shards.
     other_slots: Vec<String>,
-    /// The slot's row in the router's schema; `None` in at-least-once mode.
+    /// The slot's row in the router's schema, if it could be read and counts.
     record: Option<SlotRecord>,
 }
 

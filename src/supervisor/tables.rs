@@ -3,6 +3,7 @@
 use pg_logical::QueryError;
 use pg_logical::session::Session;
 
+use super::resume_facts::read_slot_record;
 use super::session_state::SessionState;
 use crate::checkpoint::SlotRecord;
 use crate::config::{Config, DeliveryMode};
@@ -13,7 +14,7 @@ use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_record;
 use crate::shards::{Ids, Shard};
 
-/// Checks the tables. Returns the results of [`check_shard`] and, in exactly-once mode, the slot's row in the router's schema.
+/// Checks the tables. Returns the results of [`check_shard`], and the slot's row in the router's schema.
 pub(super) async fn check_tables(
     config: &Config,
     catalog: &Catalog,
@@ -35,10 +36,7 @@ pub(super) async fn check_tables(
         refuse_parked_events(config, session).await?;
     }
     let (shard, other_slots) = check_shard(config, catalog, session, state).await?;
-    let record = match config.delivery.mode {
-        DeliveryMode::ExactlyOnce => Some(slot_record::read(session, &config.postgres.slot).await?),
-        DeliveryMode::AtLeastOnce => None,
-    };
+    let record = read_slot_record(config, session).await?;
     Ok((shard, other_slots, record))
 }
 

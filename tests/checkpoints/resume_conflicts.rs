@@ -13,6 +13,8 @@ use crate::support::postgres::{PrivatePostgres, Shutdown};
 use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 
+use super::position_finding;
+
 /// A stopped router that has sent events 1 to 3, and a slot that is confirmed past them.
 struct Setup {
     outbox: Outbox,
@@ -48,6 +50,11 @@ impl Setup {
         assert_eq!(again.accept_gap_position(), ended.accept_gap_position());
         assert_eq!(self.kafka.count(&self.outbox.name).await, before);
         ended
+    }
+
+    /// Asserts that `check` reports the router's refusal with the same sentences.
+    async fn check_agrees(&self, ended: &Ended) {
+        position_finding(&self.settings).await.is_refusal(ended);
     }
 
     /// Asserts that the router starts with the position to accept and with no other, and that it then sends this many events with
@@ -86,6 +93,7 @@ async fn resume_conflict_if_the_slot_was_advanced_while_the_router_was_away() {
     let theirs = outbox.confirmed().await;
     let words = ["moved by another", &ours.to_string(), &theirs.to_string(), "may be missing"];
     let ended = setup.refuses(&words).await;
+    setup.check_agrees(&ended).await;
     setup.resumes(&ended, 5, 1..=1).await;
 }
 
@@ -99,6 +107,7 @@ async fn resume_conflict_if_the_slot_was_recreated_while_the_router_was_away() {
     outbox.execute(EVENT).await;
     outbox.create_slot("pgoutput").await;
     let ended = setup.refuses(&["created again", "may be missing"]).await;
+    setup.check_agrees(&ended).await;
     setup.resumes(&ended, 5, 1..=1).await;
 }
 
@@ -121,6 +130,7 @@ async fn resume_conflict_if_the_publication_was_recreated_while_the_router_was_a
     let recreate = format!("DROP PUBLICATION outbox_router; {}", crate::support::outbox::PUBLICATION);
     setup.outbox.execute(&recreate).await;
     let ended = setup.refuses(&["publication", "created again", "rescue"]).await;
+    setup.check_agrees(&ended).await;
     setup.resumes(&ended, 4, 1..=1).await;
 }
 
@@ -136,6 +146,7 @@ async fn resume_conflict_if_another_cluster_answers() {
     let settings = setup.settings.clone().set("postgres.url", other.url()).set("name", name);
     let ended = Router::start(&settings).exits(3).await;
     ended.says(&["another database cluster", "two routers share one name", "--accept-gap"]);
+    position_finding(&settings).await.is_refusal(&ended);
     other.execute(&format!("SELECT pg_drop_replication_slot('{}')", setup.outbox.name)).await;
 }
 
@@ -147,11 +158,9 @@ async fn resume_conflict_if_two_routers_have_one_name() {
     other.insert("order", "b", "{\"n\": 1}").await;
     let name = format!("{0}.{0}", one.outbox.name);
     let settings = Settings::new(&other, &one.kafka).set("name", name);
-    Router::start(&settings).exits(3).await.says(&[
-        "two routers share one name",
-        &one.outbox.name,
-        &other.name,
-    ]);
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["two routers share one name", &one.outbox.name, &other.name]);
+    position_finding(&settings).await.is_refusal(&ended);
     assert_eq!(one.kafka.count(&other.name).await, Ok(0));
 }
 
@@ -206,6 +215,10 @@ async fn resume_conflict_if_the_server_was_restored_from_a_backup() {
     let words =
         ["restored from a backup", "no longer exist in Postgres", &ours.to_string(), &theirs.to_string()];
     let ended = setup.refuses(&words).await;
+    // the end of the log that both name may have moved
+    let found = position_finding(&setup.settings).await;
+    assert!(found.level == "error" && found.what.contains("restored from a backup"), "{found:?}");
+    assert!(found.remedy.contains(&format!("--accept-gap {}`", ended.accept_gap_position())), "{found:?}");
     // before Postgres 17, a server that stops does not save the slot's position
     setup.resumes(&ended, 4, 1..=4).await;
 }
@@ -227,10 +240,39 @@ async fn resume_conflict_if_a_restored_log_has_grown_past_the_position() {
     }
     write_wal_past(outbox, ours).await;
     outbox.insert("order", "a", "{\"n\": 54}").await;
+    // only the log shows what happened
+    let found = position_finding(&setup.settings).await;
+    assert!(found.level == "ok" && found.what.contains("only a start can tell"), "{found:?}");
     let words = ["is not the one", "snapshot", &ours.to_string(), &theirs.to_string()];
     let ended = setup.refuses(&words).await;
     assert_eq!(outbox.confirmed().await, theirs);
     setup.resumes(&ended, 55, 52..=55).await;
+}
+
+/// The restored server was promoted, so the timeline shows what happened although its log has grown past the position.
+#[tokio::test]
+async fn resume_conflict_if_a_restored_and_promoted_server_has_grown_past_the_position() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let setup = Setup::on(Outbox::on(&server.url()).await).await;
+    let outbox = &setup.outbox;
+    let ours = restore_backup(&server, &setup).await;
+    server.stop(Shutdown::Fast);
+    server.install("standby.signal", "");
+    server.start_again();
+    server.execute(&["SELECT pg_promote()"]).await;
+    write_wal_past(outbox, ours).await;
+    let ended = setup.refuses(&["switched from timeline 1", "no longer exist in Postgres"]).await;
+    setup.check_agrees(&ended).await;
+    // somebody moves the slot past the position too
+    outbox
+        .execute(&format!(
+            "SELECT pg_replication_slot_advance('{}', pg_current_wal_insert_lsn())",
+            outbox.name
+        ))
+        .await;
+    let ended = setup.refuses(&["switched from timeline 1"]).await;
+    setup.check_agrees(&ended).await;
+    setup.resumes(&ended, 4, 1..=1).await;
 }
 
 #[tokio::test]

@@ -149,6 +149,15 @@ impl Settings {
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     }
 
+    /// Runs the command between backquotes that begins with `outbox-router` and these words in the last line.
+    pub(crate) fn run_quoted_command(&self, ended: &Ended, words: &str) {
+        let (_, command) = ended.last_line().split_once(&format!("`outbox-router {words}")).unwrap();
+        let (rest, _) = command.split_once('`').unwrap();
+        let arguments: Vec<_> = words.split(' ').chain(rest.split_whitespace()).chain(["--yes"]).collect();
+        let ran = self.run(&arguments);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    }
+
     /// Moves the position past everything committed so far.
     pub(crate) async fn advance_past_everything(&self, outbox: &Outbox) {
         let rows = outbox.query("SELECT pg_current_wal_flush_lsn()::text").await;

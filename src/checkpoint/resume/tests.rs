@@ -18,6 +18,7 @@ struct Case {
     definition: StreamDefinition,
     log_mismatch: Option<LogMismatch>,
     record: Option<SlotRecord>,
+    exactly_once: bool,
 }
 
 impl Case {
@@ -33,6 +34,7 @@ impl Case {
             definition: sample_checkpoint().definition,
             log_mismatch: None,
             record: None,
+            exactly_once: true,
         }
     }
 
@@ -49,6 +51,9 @@ impl Case {
             recovery: "In one session: SELECT 1",
             log_mismatch: self.log_mismatch,
             record: self.record.as_ref(),
+            exactly_once: self.exactly_once,
+            bookmark: None,
+            rows: Some("SELECT 2"),
         };
         decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }
@@ -72,7 +77,7 @@ fn starts_where_the_router_left_off_and_the_first_time_where_the_slot_is() {
 #[test]
 fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
     let case = |record| Case { checkpoint: None, record: Some(record), ..Case::new() };
-    let new = SlotRecord { created_at: Some(Lsn(0x800)), router: None, usable: true };
+    let new = SlotRecord { created_at: Some(Lsn(0x800)), usable: true, ..SlotRecord::default() };
     let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..new.clone() };
     assert_eq!(case(new.clone()).decided(None), Ok(Start::First(at(0x800))));
     for (record, words) in [
@@ -80,7 +85,7 @@ fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
         (read_by("shop"), &["this router has read it"][..]),
         (SlotRecord { created_at: Some(Lsn(0x700)), ..new.clone() }, &["created it at 0/700"][..]),
         (SlotRecord { created_at: None, ..new.clone() }, &["does not say"][..]),
-        (SlotRecord::default(), &["may not read and write"][..]),
+        (SlotRecord::default(), &["cannot read and write"][..]),
     ] {
         let gap = case(record.clone()).decided(None).unwrap_err();
         assert_eq!(gap.resume_at, Lsn(0x800), "{gap:?}");
@@ -90,6 +95,22 @@ fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
         assert!(case(record.clone()).decided(Some(0x801)).unwrap_err().what.contains("does not match"));
         assert_eq!(case(record).decided(Some(0x800)), Ok(Start::Accepted(at(0x800))));
     }
+}
+
+#[test]
+fn at_least_once_a_lost_checkpoint_is_noticed_and_any_other_slot_is_read() {
+    let case = |record| Case { checkpoint: None, record: Some(record), exactly_once: false, ..Case::new() };
+    let record = SlotRecord { created_at: Some(Lsn(0x700)), usable: true, ..SlotRecord::default() };
+    let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..record.clone() };
+    let gap = case(read_by("shop")).decided(None).unwrap_err();
+    assert!(gap.what.contains("this router has read it") && gap.resume_at == Lsn(0x800), "{gap:?}");
+    assert_eq!(case(read_by("shop")).decided(Some(0x800)), Ok(Start::Accepted(at(0x800))));
+    for other in [read_by("billing"), record.clone(), SlotRecord::default()] {
+        assert_eq!(case(other).decided(None), Ok(Start::First(at(0x800))));
+    }
+    // another name is no conflict in this mode
+    let renamed = Case { record: Some(read_by("billing")), exactly_once: false, ..Case::new() };
+    assert_eq!(renamed.decided(None), Ok(Start::Resumed(at(0x1000))));
 }
 
 #[test]
@@ -188,7 +209,13 @@ fn no_guessing_where_the_two_positions_do_not_fit() {
         ),
         (
             Case { definition: altered.clone(), confirmed: 0x1400, ..Case::new() },
-            &["moved by another", "0/1400", "; and the publication", "created again"][..],
+            &[
+                "moved by another",
+                "0/1400",
+                "; and the publication",
+                "created again",
+                "restored to an earlier state",
+            ][..],
             0x1400,
         ),
         (Case { definition: altered, ..Case::new() }, &["created again", "0/1000"][..], 0x1000),
@@ -223,6 +250,6 @@ fn the_catalogues_are_not_compared_with_those_of_another_slot() {
         let gap = case.decided(None).unwrap_err();
         assert!(!gap.what.contains("publication"), "{gap:?}");
         assert!(gap.remedy.starts_with("Either two routers share one name"), "{gap:?}");
-        assert_eq!(gap.before, None);
+        assert_eq!(gap.missing, None);
     }
 }

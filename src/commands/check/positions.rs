@@ -1,27 +1,30 @@
 //! The checkpoints in Kafka: whether the topic retains them, and whether the next start would resume there.
 
+use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, Secret};
 
 use super::finding::Findings;
 use super::kafka::KafkaState;
 use super::topics::durability;
-use crate::checkpoint::{self, ResumeConflict, SlotRecord, StreamDefinition};
-use crate::config::{Config, DeliveryMode};
+use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord};
+use crate::commands::connect;
+use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
-use crate::postgres::slot_record;
+use crate::postgres::timeline;
 use crate::sink::kafka::checkpoint_topic::look_up;
+use crate::supervisor::resume_facts::{ResumeFacts, read_slot_record};
 
 /// The slot and publication of one router, to compare with its checkpoint.
 pub(super) struct RouterState {
     /// The router's name; with shards, the name of one shard.
     name: String,
+    catalog: Catalog,
     confirmed: Lsn,
-    /// Whether a router is reading the slot.
+    /// Whether somebody is reading the slot.
     active: bool,
-    definition: StreamDefinition,
-    /// The record of the slot in the router's schema; `None` with at-least-once delivery.
+    /// The record of the slot in the router's schema.
     record: Option<SlotRecord>,
 }
 
@@ -34,22 +37,46 @@ impl RouterState {
     ) -> Result<Option<Self>, Error> {
         let Some(slot) = &catalog.slot else { return Ok(None) };
         let Some(confirmed) = slot.confirmed_flush_lsn else { return Ok(None) };
-        let record = match config.delivery.mode {
-            DeliveryMode::ExactlyOnce => Some(slot_record::read(session, &config.postgres.slot).await?),
-            DeliveryMode::AtLeastOnce => None,
-        };
         Ok(Some(RouterState {
             name: config.name.clone(),
+            catalog: catalog.clone(),
             confirmed,
             active: slot.active_pid.is_some(),
-            definition: catalog.stream_definition(&config.outbox),
-            record,
+            record: read_slot_record(config, session).await?,
         }))
     }
 
-    /// Why a start without a checkpoint would be refused.
-    fn conflict_without_checkpoint(&self, config: &Config) -> Option<ResumeConflict> {
-        checkpoint::not_new(&self.name, &config.postgres.slot, self.confirmed, self.record.as_ref()?)
+    /// What a start would decide now. The server is asked after the checkpoint was read, so its log contains what a running
+    /// router has stored meanwhile.
+    async fn decide(
+        &self,
+        config: &Config,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Result<Resumption, ResumeConflict>, Error> {
+        let walsender = Startup { replication: true, ..Startup::default() };
+        let mut session = connect(config, "check", walsender).await?;
+        let system = timeline::identify(&mut session).await?;
+        // the position of a slot that is being read moves, so it proves nothing about a checkpoint for it
+        let moving = checkpoint.filter(|checkpoint| {
+            let same_slot = checkpoint.slot == config.postgres.slot;
+            self.active && same_slot && checkpoint.system_identifier == system.identifier
+        });
+        let facts = ResumeFacts {
+            catalog: &self.catalog,
+            confirmed: moving.map_or(self.confirmed, |known| self.confirmed.min(known.position.flush)),
+            system: &system,
+            log_mismatch: None,
+            record: self.record.as_ref(),
+        };
+        let decided = facts.decide(config, &mut session, checkpoint, None).await;
+        session.close().await;
+        decided
+    }
+
+    /// Whether another router is known to have read the slot.
+    fn is_read_by_another(&self) -> bool {
+        let router = self.record.as_ref().and_then(|record| record.router.as_ref());
+        router.is_some_and(|router| *router != self.name)
     }
 }
 
@@ -93,48 +120,53 @@ pub(super) async fn check(
                 );
             }
             durability(found, settings.as_ref(), findings);
-            for shard in config.every_shard() {
-                let state = states.iter().find(|state| state.name == shard.name);
-                check_checkpoint(&shard, state, findings).await;
-            }
         }
+    }
+    // without the topic too, because then the checkpoint may be lost
+    for shard in config.every_shard() {
+        let state = states.iter().find(|state| state.name == shard.name);
+        check_checkpoint(&shard, state, findings).await;
     }
 }
 
 async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings: &mut Findings) {
     let checkpoint = match look_up(config, state.map(|state| state.confirmed)).await {
-        Ok(Some(checkpoint)) => checkpoint,
-        Ok(None) => {
-            if let Some(conflict) = state.and_then(|state| state.conflict_without_checkpoint(config)) {
-                let remedy = conflict.full_remedy(config.shard);
-                return findings.error("position", conflict.what, remedy);
-            }
-            let what = format!(
-                "no checkpoint is stored for {}: the router starts at the slot's position",
-                config.name
-            );
-            return findings.ok("position", what);
-        }
+        Ok(checkpoint) => checkpoint,
         Err(error) => return findings.failure("position", error, "Check the brokers' logs"),
     };
+    let name = &config.name;
+    let known = match &checkpoint {
+        Some(checkpoint) => format!("the checkpoint of {name} is at {}", checkpoint.position.flush),
+        None => format!("no checkpoint is stored for {name}"),
+    };
     let Some(state) = state else { return };
-    let position = checkpoint.position.flush;
-    let remedy = "`outbox-router run` stops with the details, and prints how to continue";
-    if checkpoint.slot != config.postgres.slot {
-        let what = format!("the checkpoint of {} belongs to another slot, {}", config.name, checkpoint.slot);
-        findings.error("position", what, remedy);
-    } else if state.confirmed > position && !state.active {
-        let what = format!(
-            "the slot is confirmed up to {}, but the router has delivered only up to {position}",
-            state.confirmed
-        );
-        findings.error("position", what, remedy);
-    } else if state.definition.altered_since(&checkpoint.definition) {
-        let what = format!(
-            "the publication or an outbox table was altered or recreated after the router was at {position}"
-        );
-        findings.error("position", what, remedy);
-    } else {
-        findings.ok("position", format!("the checkpoint of {} is at {position}", config.name));
+    let decided = match state.decide(config, checkpoint.as_ref()).await {
+        Ok(decided) => decided,
+        Err(error) => {
+            let what = format!("{known}; whether a start resumes there was not checked: {error}");
+            return findings.skipped("position", what);
+        }
+    };
+    if checkpoint.is_none() && state.active && !state.is_read_by_another() {
+        let what =
+            format!("{known}, and somebody reads the slot: what a start decides depends on where that ends");
+        return findings.skipped("position", what);
+    }
+    match decided {
+        Err(conflict) => {
+            let remedy = conflict.full_remedy(config.shard);
+            findings.error("position", conflict.what, remedy);
+        }
+        Ok(Resumption { unknown_slot: Some((what, remedy)), .. }) => {
+            findings.warning("position", what, remedy);
+        }
+        Ok(Resumption { check: Some(_), .. }) => findings.ok(
+            "position",
+            format!("{known}; only a start can tell whether the log before it is still the one that the router has read"),
+        ),
+        Ok(_) if checkpoint.is_none() => {
+            findings.ok("position", format!("{known}: the router starts at the slot's position"));
+        }
+        Ok(_) => findings.ok("position", known),
     }
 }

@@ -10,7 +10,7 @@ use pg_logical::quoting::literal;
 use super::object::Object;
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
-use crate::postgres::{dead_letters, heartbeat, slot_record};
+use crate::postgres::{dead_letters, heartbeat};
 
 /// The role that the router runs as, and what it is granted for this configuration.
 pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
@@ -29,7 +29,7 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
     if config.delivery.positions_topic.is_some() {
         let purpose =
             "A start without a checkpoint finds there whether the slot is new or the checkpoint is lost";
-        objects.push(table_privilege(role, SlotRecord::TABLE, &slot_record::REQUIRED_PRIVILEGES, purpose));
+        objects.push(table_privilege(role, SlotRecord::TABLE, &SlotRecord::REQUIRED_PRIVILEGES, purpose));
     }
     objects
 }

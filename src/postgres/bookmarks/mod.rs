@@ -90,6 +90,15 @@ pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Er
     Ok(bookmarks)
 }
 
+/// The last bookmark that the router can go back to from `position`, as `slot reset --to` takes it.
+pub async fn last_before(session: &mut Session, slot: &str, position: Lsn) -> Result<Option<String>, Error> {
+    let known = list(session, slot).await?;
+    let usable = known.iter().filter(|bookmark| {
+        !bookmark.is_lost() && bookmark.position.is_some_and(|bookmarked| bookmarked <= position)
+    });
+    Ok(usable.max_by_key(|bookmark| bookmark.position).map(Bookmark::title))
+}
+
 /// Makes a bookmark at the slot's current position; `name` may be empty. Returns the name of the copy.
 pub async fn make(session: &mut Session, slot: &str, name: &str) -> Result<String, Error> {
     let bookmark = slot_name(slot, name, &stamp(session).await?)?;

@@ -67,6 +67,23 @@ pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option
     (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(source))
 }
 
+/// A statement for each outbox table that inserts the rows again that are still there, from the transaction `since` on. The
+/// router sends them again. `None`: without a table there is nothing to send, and with shards it would send the rows of all.
+pub fn send_again(source: OutboxSource<'_>, since: u32) -> Option<String> {
+    let outbox = source.outbox;
+    let order = outbox.columns.created_at.as_deref().map(quoting::identifier);
+    let order = order.map(|column| format!(" ORDER BY {column}")).unwrap_or_default();
+    let statement = |table: &TableName| {
+        let table = table.in_sql();
+        format!(
+            "WITH again AS (DELETE FROM {table} WHERE age(xmin) <= age('{since}'::xid) RETURNING *) \
+             INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM again{order}"
+        )
+    };
+    let statements: Vec<String> = outbox.tables.iter().map(statement).collect();
+    (!statements.is_empty() && source.shard.is_none()).then(|| statements.join("; "))
+}
+
 fn of_all_shards(source: OutboxSource<'_>) -> &'static str {
     if source.shard.is_some() { OF_ALL_SHARDS } else { "" }
 }

@@ -304,7 +304,8 @@ impl Reader {
             Error::not_safe(
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
                 "Run the version that wrote it. Or resume from the slot's own position: write a record with the \
-                 same key and no value (a tombstone) after it, or set another `[delivery] positions_topic`",
+                 same key and no value (a tombstone) after it, or set another `[delivery] positions_topic`. `outbox-router run` then \
+                 prints the command that accepts that position",
             )
         })?;
         Ok(Checkpoint::later(before, next))

@@ -1,0 +1,101 @@
+//! What a start compares its checkpoint with. `check` makes the same decision from the same facts.
+
+use pg_logical::session::Session;
+use pg_logical::{Lsn, QueryError};
+
+use crate::checkpoint::{
+    self, Checkpoint, LogFingerprint, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts, System,
+};
+use crate::config::{Config, DeliveryMode};
+use crate::error::Error;
+use crate::postgres::catalog::{Catalog, recovery_sql};
+use crate::postgres::{bookmarks, slot_record, timeline};
+use crate::shards;
+
+/// What was read from Postgres.
+pub(crate) struct ResumeFacts<'a> {
+    pub(crate) catalog: &'a Catalog,
+    /// The slot's `confirmed_flush_lsn`.
+    pub(crate) confirmed: Lsn,
+    pub(crate) system: &'a System,
+    /// The mismatch that the last session's resume check found.
+    pub(crate) log_mismatch: Option<LogMismatch>,
+    /// The result of [`read_slot_record`].
+    pub(crate) record: Option<&'a SlotRecord>,
+}
+
+impl ResumeFacts<'_> {
+    /// Where a start resumes if `before` is the checkpoint that counts, or why it may not. `session` is a replication session.
+    ///
+    /// # Errors
+    /// The server refuses, or the session is lost.
+    pub(crate) async fn decide(
+        &self,
+        config: &Config,
+        session: &mut Session,
+        before: Option<&Checkpoint>,
+        accepted: Option<Lsn>,
+    ) -> Result<Result<Resumption, ResumeConflict>, Error> {
+        let ResumeFacts { catalog, confirmed, system, log_mismatch, record } = *self;
+        let history = match before {
+            Some(before) => timeline::history(session, system, before.timeline).await?,
+            None => None,
+        };
+        let definition = catalog.stream_definition(&config.outbox);
+        let recovery = catalog.recovery_advice(config.source());
+        let position = before.map_or(confirmed, |before| before.position.flush);
+        // an ordinary start needs no bookmark
+        let bookmark = if position < confirmed || before.is_none() && record.is_some() {
+            bookmarks::last_before(session, &config.postgres.slot, position).await?
+        } else {
+            None
+        };
+        let bookmark = bookmark
+            .map(|to| format!("outbox-router slot reset --to {to}{}", shards::argument(config.shard)));
+        let rows = before.and_then(|before| match before.fingerprint {
+            LogFingerprint::Landmark(last) => recovery_sql::send_again(config.source(), last.xid),
+            LogFingerprint::Unknown | LogFingerprint::Quiet { .. } => None,
+        });
+        let found = StartFacts {
+            router: &config.name,
+            slot: &config.postgres.slot,
+            confirmed,
+            system,
+            history: history.as_deref(),
+            definition: &definition,
+            recovery: &recovery,
+            log_mismatch,
+            record,
+            exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
+            bookmark: bookmark.as_deref(),
+            rows: rows.as_deref(),
+        };
+        Ok(checkpoint::resume(before, &found, accepted))
+    }
+}
+
+/// The slot's row in the router's schema; `None` if there are no checkpoints that could be lost. At-least-once mode goes on
+/// without it if the server refuses to read it.
+///
+/// # Errors
+/// The session is lost, or in exactly-once mode the server refuses.
+pub(crate) async fn read_slot_record(
+    config: &Config,
+    session: &mut Session,
+) -> Result<Option<SlotRecord>, Error> {
+    if config.delivery.positions_topic.is_none() {
+        return Ok(None);
+    }
+    match (slot_record::read(session, &config.postgres.slot).await, config.delivery.mode) {
+        (Ok(record), _) => Ok(Some(record)),
+        (Err(QueryError::Server { error, .. }), DeliveryMode::AtLeastOnce) => {
+            tracing::warn!(
+                peer = "postgres", %error,
+                "{} cannot be read; the router goes on without it, and cannot tell whether a missing checkpoint was lost",
+                SlotRecord::TABLE
+            );
+            Ok(None)
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
