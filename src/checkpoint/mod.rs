@@ -20,7 +20,7 @@ mod stream_definition;
 mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
-pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay};
+pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay, Stopped};
 pub use resume::{ResumeConflict, StartFacts};
 pub use resume_check::{LogMismatch, ResumeCheck, Verdict};
 pub use resumption::{Resumption, latest, resume};

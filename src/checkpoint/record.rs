@@ -36,6 +36,17 @@ pub struct Checkpoint {
     pub retried: Vec<Key>,
     /// Whether it was committed in one Kafka transaction with the events before it.
     pub exactly_once: bool,
+    /// Why the router has stopped here, if going on could have lost events. Earlier versions ignore it.
+    pub stopped: Option<Stopped>,
+}
+
+/// The error with which a router has stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// What was found.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 /// What is known of the log before a position, to recognize that log again.
@@ -96,6 +107,8 @@ struct Json {
     retried: Vec<Transaction>,
     #[serde(default, skip_serializing_if = "is_false")]
     exactly_once: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stopped: Option<Stopped>,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -165,6 +178,7 @@ impl Checkpoint {
             parked_lsn: self.parked.map(|parked| parked.to_string()),
             retried: self.retried.iter().map(retried).collect(),
             exactly_once: self.exactly_once,
+            stopped: self.stopped.clone(),
         };
         // numbers and strings always serialize
         serde_json::to_vec(&json).unwrap_or_default()
@@ -214,6 +228,7 @@ impl Checkpoint {
             parked: json.parked_lsn.map(|parked| lsn(&parked)).transpose()?,
             retried: retried.collect::<Result<_, _>>()?,
             exactly_once: json.exactly_once,
+            stopped: json.stopped,
         })
     }
 
@@ -279,6 +294,7 @@ pub(crate) mod tests {
             parked: None,
             retried: Vec::new(),
             exactly_once: false,
+            stopped: None,
         }
     }
 
@@ -301,6 +317,7 @@ pub(crate) mod tests {
                 None => LogFingerprint::Unknown,
             };
             expected.exactly_once = mark.is_some();
+            expected.stopped = mark.as_ref().map(|what| Stopped { what: what.clone(), remedy: what.clone() });
             expected.parked = partial.map(|done| done.final_lsn);
             expected.retried = partial.iter().map(|done| Key { final_lsn: done.final_lsn, change: done.changes }).collect();
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });

@@ -77,6 +77,8 @@ pub fn resume(
         parked: before.filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked),
         retried: before.map(|before| before.retried.clone()).unwrap_or_default(),
         exactly_once: found.exactly_once,
+        // nobody knows yet whether that still holds
+        stopped: None,
     };
     let unknown_slot = if matches!(start, Start::First(_)) { unknown_slot(found) } else { None };
     Ok(Resumption { start, checkpoint, check, unknown_slot })

@@ -119,6 +119,7 @@ impl StoredPosition {
                 retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
                 // the record is not part of a transaction
                 exactly_once: false,
+                stopped: None,
             })
             .await?;
         // a start in exactly-once mode must not take the slot for a new one

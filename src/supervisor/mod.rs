@@ -9,6 +9,7 @@ mod session_state;
 mod shard_runner;
 mod start_position;
 mod startup;
+mod stop_reason;
 mod stored_state;
 mod tables;
 
@@ -100,6 +101,9 @@ pub async fn run(
             NextStep::Fail(definite) => {
                 if let Some(checkpoint) = &state.checkpoint {
                     tracing::info!(position = %checkpoint.position.flush, "stopped; every event before this position is in Kafka or parked");
+                    if ran && definite.exit == Exit::Unsafe {
+                        stop_reason::store(&config, checkpoint, &definite).await;
+                    }
                 }
                 monitor.state(State::Refused { reason: definite.what.clone() });
                 return Err(definite);

@@ -6,6 +6,7 @@ mod old_kafka_data;
 mod resume_conflicts;
 mod resumed;
 mod shared_topic;
+mod stopped;
 mod unacknowledged;
 
 use serde_json::Value;

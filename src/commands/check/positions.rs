@@ -7,7 +7,7 @@ use pg_logical::{Lsn, Secret};
 use super::finding::Findings;
 use super::kafka::KafkaState;
 use super::topics::durability;
-use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord};
+use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord, Stopped};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::Error;
@@ -151,6 +151,14 @@ async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings
         let what =
             format!("{known}, and somebody reads the slot: what a start decides depends on where that ends");
         return findings.skipped("position", what);
+    }
+    let stopped = checkpoint.as_ref().and_then(|checkpoint| checkpoint.stopped.as_ref());
+    if let (Ok(_), Some(Stopped { what, remedy }), false) = (&decided, stopped, state.active) {
+        return findings.error(
+            "position",
+            format!("{known}, where the router has stopped: {what}"),
+            format!("{remedy}. If the cause is gone, start the router: it goes on, and forgets this"),
+        );
     }
     match decided {
         Err(conflict) => {
