@@ -1,6 +1,7 @@
 //! The commands, run as a user would, with real servers.
 
 pub(crate) mod check;
+mod check_topics;
 mod failover;
 mod init;
 mod least_privilege;
