@@ -1,4 +1,4 @@
-//! `check` on topics: how many replicas acknowledge, and the positions topic.
+//! `check` on topics: those that the router may not write to, how many replicas acknowledge, and the positions topic.
 
 use super::check::Found;
 use crate::support::kafka::Kafka;
@@ -14,6 +14,47 @@ fn type_kafka_configs(text: &str) {
     let arguments: Vec<_> = command.split_whitespace().collect();
     let ran = kafka_tool("kafka.admin.ConfigCommand", &arguments);
     assert_eq!(ran.code, 0, "{command}: {ran:?}");
+}
+
+#[tokio::test]
+async fn topics_that_are_not_allowed_stop_the_router_and_are_errors() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let all = Settings::new(&outbox, &kafka);
+    let topic = |name: &str| outbox.topic(name);
+    for (allow, error) in [
+        (topic("*"), false),
+        (topic("order*"), false),
+        (format!("{}*created", outbox.name), false),
+        (format!("/{}.*/", outbox.name), false),
+        ("elsewhere.*".to_owned(), true),
+        (format!("x{}*", outbox.name), true),
+        ("orders".to_owned(), true),
+    ] {
+        let found = Found::with(&all.clone().set("topics.allow", vec![allow.clone()])).await;
+        assert_eq!(found.of("topics").starts_with("error"), error, "{allow}: {}", found.of("topics"));
+    }
+    // the aggregate types in the table decide what the patterns leave open
+    outbox.insert("customer", "a", "{}").await;
+    for allow in [topic("order*"), format!("/{}[.]o.*/", outbox.name)] {
+        let settings = all.clone().set("topics.allow", vec![allow]);
+        let text = Found::with(&settings).await.of("topics");
+        assert!(text.starts_with("error") && text.contains(&topic("customer")), "{text}");
+        Router::start(&settings).exits(3).await.says(&[&topic("customer"), "`[topics] allow`"]);
+    }
+    let settings = all.set("topics.allow", vec![topic("order*"), topic("customer")]);
+    assert!(!Found::with(&settings).await.of("topics").contains("error"));
+}
+
+#[tokio::test]
+async fn a_positions_topic_that_is_an_event_topic_stops_the_router_and_is_an_error() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    outbox.insert("positions", "a", "{}").await;
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", outbox.topic("positions"));
+    for settings in [settings.clone(), settings.set("route.topic", outbox.topic("positions"))] {
+        let text = Found::with(&settings).await.of("positions_topic");
+        assert!(text.contains("error: ") && text.contains("events"), "{text}");
+        Router::start(&settings).exits(3).await.says(&["positions"]);
+    }
 }
 
 /// Kafka takes the smaller of min.insync.replicas and the replication factor from version 3.7 on.

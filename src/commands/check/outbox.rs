@@ -1,5 +1,7 @@
 //! The outbox table and its publication.
 
+use std::collections::BTreeSet;
+
 use pg_logical::quoting;
 use pg_logical::session::Session;
 
@@ -14,6 +16,10 @@ use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::routing::field;
 
+/// How many rows are looked at for aggregate types, and how many types are checked.
+const TYPES_OF_ROWS: u32 = 100_000;
+const MAX_TYPES: u32 = 1_000;
+
 /// The properties of the outbox that the settings of topics depend on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OutboxFacts {
@@ -21,6 +27,8 @@ pub(super) struct OutboxFacts {
     pub(super) nullable_aggregate: bool,
     /// The size of the largest sampled row in bytes; `None` if the role may not read rows.
     pub(super) largest_row: Option<u64>,
+    /// Aggregate types of rows in the tables; none if the role may not read rows.
+    pub(super) aggregate_types: BTreeSet<String>,
 }
 
 pub(super) async fn check(
@@ -73,12 +81,34 @@ pub(super) async fn check(
         facts.largest_row = facts
             .largest_row
             .max(row_sizes::check(session, config, name, table.oid, &columns, findings).await?);
+        if !config.topics.allow.is_empty() || config.delivery.positions_topic.is_some() {
+            facts.aggregate_types.extend(aggregate_types(session, config, name, table.oid).await?);
+        }
     }
     if let Some(publication) = catalog.publication.as_ref().filter(|_| readable) {
         let listed = Columns::query(session, config.source(), &catalog.tables).await?;
         publication::check_column_list(config, publication, catalog, outbox, &listed, findings);
     }
     Ok(facts)
+}
+
+/// The aggregate types among the first rows of the table.
+async fn aggregate_types(
+    session: &mut Session,
+    config: &Config,
+    name: &TableName,
+    table: u32,
+) -> Result<Vec<String>, Error> {
+    if !row_sizes::is_readable(session, table).await? {
+        return Ok(Vec::new());
+    }
+    let column = quoting::identifier(&config.outbox.columns.aggregate_type);
+    let sql = format!(
+        "SELECT DISTINCT t.{column}::text FROM (SELECT {column} FROM {} LIMIT {TYPES_OF_ROWS}) AS t LIMIT {MAX_TYPES}",
+        name.in_sql()
+    );
+    let rows = row_sizes::query_for_a_while(session, &sql).await?.unwrap_or_default();
+    Ok(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect())
 }
 
 /// Whether the publication exists and publishes the outbox.

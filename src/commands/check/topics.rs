@@ -1,5 +1,6 @@
 //! Whether the topics accept every event, and retain it.
 
+use super::allowed_topics;
 use super::finding::Findings;
 use super::kafka::KafkaState;
 use super::outbox::OutboxFacts;
@@ -52,16 +53,8 @@ pub(super) fn check(
 }
 
 fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, findings: &mut Findings) {
-    let allowed = &config.topics.allow;
-    if let Some(fixed) = template.fixed()
-        && !allowed.is_empty()
-        && !allowed.iter().any(|pattern| pattern.matches(fixed) == Ok(true))
-    {
-        return findings.error(
-            "topics",
-            format!("`[topics] allow` does not name {fixed}: the router stops at its first event"),
-            "Add it, or correct the topic in `[route]` and its rules",
-        );
+    if !allowed_topics::may_be_written(config, template) {
+        return;
     }
     let count = kafka_state.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
     match (template.fixed(), count) {
