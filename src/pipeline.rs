@@ -31,7 +31,24 @@ pub struct Pipeline {
     on_update: OnUpdate,
     /// Whether an update was logged in this session.
     update_logged: bool,
+    present: PresentColumns,
     monitor: Monitor,
+}
+
+/// What the outbox tables had when the session began, which earlier rows in the log may lack.
+#[derive(Debug, Clone, Default)]
+pub struct PresentColumns {
+    /// Tables and columns.
+    pub columns: Vec<(String, String)>,
+    /// What to do about a row that was written while the publication's column list left out a column.
+    pub remedy: String,
+}
+
+impl PresentColumns {
+    /// For a transaction from before the session; later ones were not written under an earlier column list.
+    fn of(&self, final_lsn: Lsn, head: Lsn) -> Option<&Self> {
+        (final_lsn < head).then_some(self)
+    }
 }
 
 /// A change that may be an event.
@@ -86,7 +103,22 @@ impl Pipeline {
     ) -> Self {
         let transaction =
             Origin { final_lsn: Lsn::INVALID, xid: 0, commit_time: PgTimestamp::default(), ordinal: 0 };
-        Pipeline { outbox, router, replay, transaction, head, on_update, update_logged: false, monitor }
+        Pipeline {
+            outbox,
+            router,
+            replay,
+            transaction,
+            head,
+            on_update,
+            update_logged: false,
+            present: PresentColumns::default(),
+            monitor,
+        }
+    }
+
+    /// The same, with what the tables have now.
+    pub fn with_present_columns(self, present: PresentColumns) -> Self {
+        Pipeline { present, ..self }
     }
 
     /// Begins a transaction; the following changes belong to it.
@@ -108,7 +140,7 @@ impl Pipeline {
         change: Change<'a>,
         ordinal: u64,
     ) -> Result<Option<PipelineOutput<'a>>, Error> {
-        let Pipeline { outbox, router, replay, transaction, monitor, .. } = self;
+        let Pipeline { outbox, router, replay, transaction, head, present, monitor, .. } = self;
         transaction.ordinal = ordinal;
         let origin = *transaction;
         let shard = outbox.shard();
@@ -121,14 +153,28 @@ impl Pipeline {
                         monitor.counts().ignored_changes.add(1);
                         return Ok(None);
                     }
-                    Err(error) => return Err(decode_error(&error, origin.final_lsn, shard)),
+                    Err(error) => {
+                        return Err(decode_error(
+                            &error,
+                            origin.final_lsn,
+                            shard,
+                            present.of(origin.final_lsn, *head),
+                        ));
+                    }
                 }
             }
             Change::Message(message) => match outbox.message(&message) {
                 Ok(Some(row)) => (row, Written::Message(message)),
                 // an event of another shard
                 Ok(None) => return Ok(None),
-                Err(error) => return Err(decode_error(&error, origin.final_lsn, shard)),
+                Err(error) => {
+                    return Err(decode_error(
+                        &error,
+                        origin.final_lsn,
+                        shard,
+                        present.of(origin.final_lsn, *head),
+                    ));
+                }
             },
         };
         let replay = replay_mark(replay.as_ref(), &origin);
@@ -152,7 +198,12 @@ impl Pipeline {
                     Ok(()) => {}
                     // reported only if a row follows that was not delivered
                     Err(error) if already_delivered => self.outbox.unreadable(relation.id, error),
-                    Err(error) => return Err(layout_error(&error)),
+                    Err(error) => {
+                        return Err(layout_error(
+                            &error,
+                            self.present.of(self.transaction.final_lsn, self.head),
+                        ));
+                    }
                 }
             }
             Message::Type(named) => self.outbox.type_name(named),
@@ -270,9 +321,14 @@ fn update_error(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
     )
 }
 
-fn decode_error(error: &OutboxError, final_lsn: Lsn, shard: Option<Shard>) -> Error {
+fn decode_error(
+    error: &OutboxError,
+    final_lsn: Lsn,
+    shard: Option<Shard>,
+    present: Option<&PresentColumns>,
+) -> Error {
     if !matches!(error, OutboxError::Message { .. } | OutboxError::MissingMember { .. }) {
-        return layout_error(error);
+        return layout_error(error, present);
     }
     Error::not_safe(
         error.to_string(),
@@ -284,7 +340,7 @@ fn decode_error(error: &OutboxError, final_lsn: Lsn, shard: Option<Shard>) -> Er
     )
 }
 
-fn layout_error(error: &OutboxError) -> Error {
+fn layout_error(error: &OutboxError, present: Option<&PresentColumns>) -> Error {
     if let OutboxError::Renamed { table, now } = error {
         return Error::not_safe(
             error.to_string(),
@@ -294,11 +350,19 @@ fn layout_error(error: &OutboxError) -> Error {
             ),
         );
     }
-    Error::not_safe(
-        error.to_string(),
-        "Nothing was skipped. A row is decoded with the table's definition from when it was written, so another ALTER TABLE \
-         helps only later rows: for this one correct `[outbox] columns` or `[route]`, and start the router again",
-    )
+    let mut remedy = "Nothing was skipped. A row is decoded with the table's definition from when it was written, so another ALTER \
+                      TABLE helps only later rows: for this one correct `[outbox] columns` or `[route]`, and start the router again"
+        .to_owned();
+    if let (OutboxError::MissingColumn { table, column, .. }, Some(present)) = (error, present)
+        && present.columns.iter().any(|known| known.0 == *table && known.1 == *column)
+    {
+        remedy += &format!(
+            ". The table has this column. If a column list of the publication left it out when the row was written, altering the \
+             publication helps only later rows too. {}",
+            present.remedy
+        );
+    }
+    Error::not_safe(error.to_string(), remedy)
 }
 
 /// The command that skips a transaction. Correcting or deleting the row in the table would not help, because the log still has

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::identifiers::{check_name, check_router_name, check_slot};
 use super::raw::{Node, RawShards};
 use super::read::Reader;
-use super::{Config, Postgres};
+use super::{Config, OutboxSource, Postgres};
 use crate::reserved::handover_key;
 use crate::shards::Shard;
 
@@ -79,7 +79,7 @@ impl Config {
     }
 
     /// The name of the router without the number of the shard.
-    fn base_name(&self) -> &str {
+    pub fn base_name(&self) -> &str {
         let name = &self.name;
         let number = self.shard.map(|shard| format!("/{}", shard.number));
         number.and_then(|number| name.strip_suffix(&number)).unwrap_or(name)
@@ -89,6 +89,15 @@ impl Config {
     pub fn base_slot(&self) -> &str {
         let slot = &self.postgres.slot;
         self.shard.and_then(|shard| slot.strip_suffix(&suffix(shard))).unwrap_or(slot)
+    }
+}
+
+impl OutboxSource<'_> {
+    /// The configured names of publication and slot, without the number of the shard.
+    pub fn base_names(&self) -> (&str, &str) {
+        let base =
+            |name| self.shard.and_then(|shard| str::strip_suffix(name, &suffix(shard))).unwrap_or(name);
+        (base(self.postgres.publication.as_str()), base(self.postgres.slot.as_str()))
     }
 }
 

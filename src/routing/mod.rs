@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use contract_topic::contract_topic;
+pub(crate) use filters::apply as apply_filters;
 pub use headers::Headers;
 pub use origin::Origin;
 pub use record::Record;

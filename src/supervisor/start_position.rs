@@ -50,8 +50,10 @@ impl StartInputs<'_> {
         sink: &mut Publisher,
         positions: &mut CheckpointStore,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
-        *positions =
-            transient_if_active(keep_alive(config, session, CheckpointStore::open(config)).await, state)?;
+        *positions = transient_if_active(
+            keep_alive(config, session, CheckpointStore::open(config, sink)).await,
+            state,
+        )?;
         let confirmed = self.confirmed();
         let seen = transient_if_active(
             keep_alive(config, session, positions.read_candidates(config, confirmed, sink)).await,

@@ -26,14 +26,14 @@ use super::acquire_slot::acquire_slot;
 use super::connections::{connect, keep_alive, transient_if_active};
 use super::session_state::SessionState;
 use super::start_position::StartInputs;
-use super::tables::{check_tables, claim};
+use super::tables::{CheckedTables, check_tables, claim};
 use crate::advice;
 use crate::checkpoint::{Checkpoint, ResumeCheck, SlotRecord, StreamDefinition, System, latest};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, PresentColumns};
 use crate::postgres::catalog::{Catalog, Slot, recovery_sql};
 use crate::postgres::dead_letters::store::{DeadLetterStore, Unfinished};
 use crate::postgres::timeline;
@@ -103,6 +103,7 @@ struct Tables {
     other_slots: Vec<String>,
     /// The slot's row in the router's schema, if it could be read and counts.
     record: Option<SlotRecord>,
+    present: PresentColumns,
 }
 
 /// The Kafka clients of the session, before the first event.
@@ -159,7 +160,8 @@ pub(super) async fn start(
         found.system.flush,
         config.outbox.on_update,
         monitor.clone(),
-    );
+    )
+    .with_present_columns(tables.present);
     let source = SlotParts {
         config: Arc::clone(config),
         stream,
@@ -268,12 +270,13 @@ impl Sessions {
         let oids = catalog.tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
         let outbox = Outbox::of(config, router.extra_columns()).with_oids(oids);
         let checked = check_tables(config, catalog, &outbox, &mut self.catalog, state);
-        let (shard, other_slots, record) = keep_alive(config, &mut self.stream, checked).await?;
+        let CheckedTables { shard, other_slots, record, present } =
+            keep_alive(config, &mut self.stream, checked).await?;
         let definition = catalog.stream_definition(&config.outbox);
         if state.definition.as_ref().is_some_and(|before| definition.altered_since(before)) {
             return Err(watch::altered(config.source(), catalog));
         }
-        Ok(Tables { outbox: outbox.of_shard(shard), router, definition, other_slots, record })
+        Ok(Tables { outbox: outbox.of_shard(shard), router, definition, other_slots, record, present })
     }
 }
 

@@ -9,25 +9,34 @@ use crate::checkpoint::SlotRecord;
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Peer};
 use crate::outbox::Outbox;
+use crate::pipeline::PresentColumns;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_record;
 use crate::shards::{Ids, Shard};
 
-/// Checks the tables. Returns the results of [`check_shard`], and the slot's row in the router's schema.
+/// What the checks have found.
+pub(super) struct CheckedTables {
+    pub(super) shard: Option<(Shard, Ids)>,
+    /// This router's slots for another number of shards.
+    pub(super) other_slots: Vec<String>,
+    /// The slot's row in the router's schema; `None` if there are no checkpoints that could be lost.
+    pub(super) record: Option<SlotRecord>,
+    pub(super) present: PresentColumns,
+}
+
+/// Checks the tables.
 pub(super) async fn check_tables(
     config: &Config,
     catalog: &Catalog,
     outbox: &Outbox,
     session: &mut Session,
     state: &SessionState,
-) -> Result<(Option<(Shard, Ids)>, Vec<String>, Option<SlotRecord>), Error> {
+) -> Result<CheckedTables, Error> {
+    let columns = Columns::query(session, config.source(), &catalog.tables).await?;
     if !state.was_active {
-        for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
-            let Some(table) = table else { continue };
-            let columns = Columns::query(session, table.oid, &config.postgres).await?;
-            columns.check(outbox, name)?;
-        }
+        catalog::check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog.tables)?;
+        columns.iter().try_for_each(|columns| columns.check(outbox))?;
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             tracing::warn!(remedy, "{what}");
         }
@@ -37,7 +46,15 @@ pub(super) async fn check_tables(
     }
     let (shard, other_slots) = check_shard(config, catalog, session, state).await?;
     let record = read_slot_record(config, session).await?;
-    Ok((shard, other_slots, record))
+    let written = |columns: &Columns| {
+        let table = columns.table.to_string();
+        columns.written.iter().map(|name| (table.clone(), name.clone())).collect::<Vec<_>>()
+    };
+    let present = PresentColumns {
+        columns: columns.iter().flat_map(written).collect(),
+        remedy: catalog::rewrite_rows(config.base_name(), config.source(), &columns, &catalog.tables),
+    };
+    Ok(CheckedTables { shard, other_slots, record, present })
 }
 
 /// Claims the slot in the router's schema before the first event. At-least-once mode goes on if the server refuses it.

@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::connect;
-use crate::support::place::Place;
+use crate::support::place::{Place, Ran};
+use crate::support::settings::Settings;
 
 /// The findings of `check --json`.
 pub(crate) struct Found {
@@ -20,7 +21,14 @@ pub(crate) struct Found {
 
 impl Found {
     pub(crate) fn at(place: &Place) -> Self {
-        let ran = place.run(&["check", "--json"]);
+        Self::in_output(place.run(&["check", "--json"]))
+    }
+
+    pub(crate) async fn with(settings: &Settings) -> Self {
+        Self::in_output(settings.run_async(&["check", "--json"]).await)
+    }
+
+    fn in_output(ran: Ran) -> Self {
         Found { code: ran.code, list: serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")) }
     }
 

@@ -1,9 +1,12 @@
 //! The commands, run as a user would, with real servers.
 
 pub(crate) mod check;
+mod check_outbox;
+mod check_topics;
 mod failover;
 mod init;
 mod least_privilege;
+mod publication_remedies;
 mod route;
 mod servers;
 mod tail;

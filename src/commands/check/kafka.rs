@@ -7,6 +7,7 @@ use crate::config::template::Template;
 use crate::error::Error;
 use crate::quantity::counted;
 use crate::sink::kafka::cluster_info::{ClusterInfo, Settings, TopicInfo};
+use crate::sink::kafka::durability::caps_min_insync;
 
 /// What to do where Kafka cannot be reached.
 const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
@@ -24,6 +25,8 @@ pub(super) struct KafkaState {
     pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
     /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
+    /// Whether the brokers take the replication factor where `min.insync.replicas` is larger; `None` if that is unknown.
+    pub(super) capped: Option<bool>,
     /// Whether a topic could be created; `None` if none has to be.
     pub(super) may_create: Option<Result<(), Error>>,
 }
@@ -147,7 +150,10 @@ async fn ask_cluster(
         Some(topic) => Some(cluster_info.may_create(&topic).await),
         None => None,
     };
-    Ok(KafkaState { brokers, topics, positions, defaults, may_create })
+    // Kafka 4.0 removed this setting
+    let version = |settings: &Settings| caps_min_insync(settings.get("inter.broker.protocol.version"));
+    let capped = defaults.as_ref().map(version);
+    Ok(KafkaState { brokers, topics, positions, defaults, capped, may_create })
 }
 
 #[cfg(test)]

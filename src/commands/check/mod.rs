@@ -4,6 +4,7 @@
 //! is an error if it would lose or block events, and a warning if it works but is a risk.
 
 mod address;
+mod allowed_topics;
 mod dead_letters;
 mod failover;
 pub(in crate::commands) mod finding;
@@ -11,9 +12,11 @@ mod kafka;
 mod outbox;
 mod positions;
 mod postgres;
+mod publication;
 pub(in crate::commands) mod report;
 mod role;
 mod row_sizes;
+mod rows_changed;
 mod server;
 mod shards;
 mod slot;
@@ -47,6 +50,7 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Completion, Erro
         tokio::join!(postgres::check(config), kafka::check(config));
     findings.0.extend(postgres.0);
     findings.0.extend(kafka.0);
+    allowed_topics::check(config, outbox.as_ref(), &mut findings);
     if let Some(kafka_state) = &kafka_state {
         topics::check(config, kafka_state, outbox.as_ref(), &mut findings);
     }

@@ -1,20 +1,24 @@
 //! The outbox table and its publication.
 
+use std::collections::BTreeSet;
+
 use pg_logical::quoting;
-use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use super::finding::Findings;
-use super::row_sizes;
+use super::{publication, row_sizes, rows_changed};
 use crate::commands::columns::{Column, columns, find};
 use crate::commands::init::OPEN_TO_ALL;
-use crate::commands::server::Server;
 use crate::config::template::{Name, SourceValue};
-use crate::config::{Config, OnUpdate, TableName};
+use crate::config::{Config, TableName};
 use crate::error::Error;
 use crate::outbox::{FIELDS, Field, Outbox};
-use crate::postgres::catalog::{self, Catalog, Missing, Publication, Table};
+use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::routing::field;
+
+/// How many rows are looked at for aggregate types, and how many types are checked.
+const TYPES_OF_ROWS: u32 = 100_000;
+const MAX_TYPES: u32 = 1_000;
 
 /// The properties of the outbox that the settings of topics depend on.
 #[derive(Debug, Clone, Default)]
@@ -23,47 +27,88 @@ pub(super) struct OutboxFacts {
     pub(super) nullable_aggregate: bool,
     /// The size of the largest sampled row in bytes; `None` if the role may not read rows.
     pub(super) largest_row: Option<u64>,
+    /// Aggregate types of rows in the tables; none if the role may not read rows.
+    pub(super) aggregate_types: BTreeSet<String>,
 }
 
 pub(super) async fn check(
     session: &mut Session,
     config: &Config,
     outbox: &Outbox,
-    server: &Server,
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<OutboxFacts, Error> {
-    let published = check_published(config, catalog, findings);
+    let published = match rows_changed::not_a_table(session, config, catalog).await? {
+        Some(name) => {
+            findings.error(
+                "publication",
+                format!("{name} is not a table, and only a table's rows are in the write-ahead log"),
+                "Name the table itself as `[outbox] table`",
+            );
+            false
+        }
+        None => check_published(config, catalog, findings),
+    };
     check_messages(session, config, findings).await?;
     check_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
-        check_publication(config, publication, findings);
+        publication::check(config, publication, findings);
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             findings.warning("publication_watch", what, remedy);
         }
     }
     let mut facts = OutboxFacts::default();
+    let mut readable = published;
     for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
         let Some(table) = table else { continue };
         let columns = columns(session, config, name).await?;
         let complete = check_columns(config, outbox, name, &columns, findings);
-        if published {
+        if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
             // the publications of shards have row filters, which are checked together
             if config.shard.is_none() {
-                check_row_filter(config, name, table, findings);
+                publication::check_row_filter(config, publication, catalog, name, table, findings);
             }
-            if complete && server.number >= 150_000 {
-                let listed = published_columns(session, config, name).await?;
-                check_column_list(config, outbox, name, &columns, &listed, findings);
+            if publication.publishes_more {
+                rows_changed::check_replica_identity(session, config, name, table, findings).await?;
             }
         }
+        if table.partitioned {
+            rows_changed::check_row_movement(session, name, table, findings).await?;
+        }
+        readable &= complete;
         let aggregate = columns.iter().find(|column| column.name == config.outbox.columns.aggregate_id);
         facts.nullable_aggregate |= aggregate.is_some_and(|column| !column.not_null);
         facts.largest_row = facts
             .largest_row
             .max(row_sizes::check(session, config, name, table.oid, &columns, findings).await?);
+        if !config.topics.allow.is_empty() || config.delivery.positions_topic.is_some() {
+            facts.aggregate_types.extend(aggregate_types(session, config, name, table.oid).await?);
+        }
+    }
+    if let Some(publication) = catalog.publication.as_ref().filter(|_| readable) {
+        let listed = Columns::query(session, config.source(), &catalog.tables).await?;
+        publication::check_column_list(config, publication, catalog, outbox, &listed, findings);
     }
     Ok(facts)
+}
+
+/// The aggregate types among the first rows of the table.
+async fn aggregate_types(
+    session: &mut Session,
+    config: &Config,
+    name: &TableName,
+    table: u32,
+) -> Result<Vec<String>, Error> {
+    if !row_sizes::is_readable(session, table).await? {
+        return Ok(Vec::new());
+    }
+    let column = quoting::identifier(&config.outbox.columns.aggregate_type);
+    let sql = format!(
+        "SELECT DISTINCT t.{column}::text FROM (SELECT {column} FROM {} LIMIT {TYPES_OF_ROWS}) AS t LIMIT {MAX_TYPES}",
+        name.in_sql()
+    );
+    let rows = row_sizes::query_for_a_while(session, &sql).await?.unwrap_or_default();
+    Ok(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect())
 }
 
 /// Whether the publication exists and publishes the outbox.
@@ -180,93 +225,5 @@ fn check_template(config: &Config, findings: &mut Findings) {
                 "Use a column with few values, such as aggregate_type; events are ordered only within a topic",
             );
         }
-    }
-}
-
-fn check_publication(config: &Config, publication: &Publication, findings: &mut Findings) {
-    let name = quoting::identifier(&config.postgres.publication);
-    let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
-    if acts_on_updates && !publication.publishes_updates {
-        findings.warning(
-            "on_update",
-            format!("`[outbox] on_update` has no effect: {name} does not publish updates"),
-            format!("ALTER PUBLICATION {name} SET (publish = 'insert, update'), or remove on_update"),
-        );
-    } else if publication.publishes_more && !acts_on_updates {
-        findings.warning(
-            "publication_content",
-            format!("{name} also publishes updates or deletes, which the router reads and drops"),
-            format!("ALTER PUBLICATION {name} SET (publish = 'insert')"),
-        );
-    }
-}
-
-fn check_row_filter(config: &Config, name: &TableName, table: &Table, findings: &mut Findings) {
-    let publication = quoting::identifier(&config.postgres.publication);
-    if let Some(filter) = &table.row_filter {
-        findings.warning(
-            "publication_row_filter",
-            format!("{publication} publishes only the rows with {filter}; other rows are never sent"),
-            format!(
-                "To publish all rows: ALTER PUBLICATION {publication} SET TABLE {}",
-                all_tables(config, name)
-            ),
-        );
-    }
-}
-
-/// The tables for `SET TABLE`, which replaces the whole list.
-fn all_tables(config: &Config, one: &TableName) -> String {
-    let others = config.outbox.tables.iter().filter(|table| *table != one);
-    let names: Vec<String> = [one].into_iter().chain(others).map(TableName::in_sql).collect();
-    names.join(", ")
-}
-
-async fn published_columns(
-    session: &mut Session,
-    config: &Config,
-    table: &TableName,
-) -> Result<Vec<String>, Error> {
-    let sql = format!(
-        "SELECT unnest(t.attnames) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = {} AND t.schemaname = {} \
-         AND t.tablename = {}",
-        literal(&config.postgres.publication),
-        literal(&table.schema),
-        literal(&table.name)
-    );
-    let rows = session.query(&sql).await?;
-    Ok(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)).collect())
-}
-
-/// Reports columns that the publication's column list leaves out.
-fn check_column_list(
-    config: &Config,
-    outbox: &Outbox,
-    table: &TableName,
-    columns: &[Column],
-    listed: &[String],
-    findings: &mut Findings,
-) {
-    let of_listed = |name: &str| {
-        find(columns, name).filter(|column| listed.contains(&column.name)).map(|column| column.type_id)
-    };
-    let name = quoting::identifier(&config.postgres.publication);
-    let is_there = |name: &str| columns.iter().any(|column| column.name == name);
-    let remedy = || format!("ALTER PUBLICATION {name} SET TABLE {}", all_tables(config, table));
-    if !outbox.faults(table, of_listed).is_empty() {
-        let what = format!("the column list of {name} leaves out columns that the router needs");
-        return findings.error("publication_columns", what, remedy());
-    }
-    let left_out: Vec<&str> = FIELDS
-        .into_iter()
-        .filter_map(|field| field.column(&config.outbox.columns))
-        .filter(|column| is_there(column) && of_listed(column).is_none())
-        .collect();
-    if !left_out.is_empty() {
-        let what = format!(
-            "the column list of {name} leaves out {}, so events are sent without",
-            left_out.join(", ")
-        );
-        findings.warning("publication_columns", what, remedy());
     }
 }

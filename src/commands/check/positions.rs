@@ -2,7 +2,6 @@
 
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
-use pg_logical::{Lsn, Secret};
 
 use super::finding::Findings;
 use super::kafka::KafkaState;
@@ -13,8 +12,16 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::postgres::catalog::Catalog;
 use crate::postgres::timeline;
-use crate::sink::kafka::checkpoint_topic::look_up;
+use crate::quantity::bytes;
+use crate::sink::kafka::checkpoint_topic::{COMPACT, alter_command, look_up};
+use crate::sink::kafka::cluster_info::Settings;
 use crate::supervisor::resume_facts::{ResumeFacts, read_slot_record};
+
+/// The size of a record with the checkpoint of a router that reads one table, in bytes.
+const USUAL: u64 = 2 << 10;
+
+/// The size of a record with many tables, or with parked events that are retried.
+const ROOM: u64 = 16 << 10;
 
 /// The slot and publication of one router, to compare with its checkpoint.
 pub(super) struct RouterState {
@@ -110,22 +117,49 @@ pub(super) async fn check(
                 findings.error(
                     "positions_topic",
                     format!(
-                        "the topic {topic} deletes old checkpoints (cleanup.policy = {})",
-                        policy.unwrap_or_default()
+                        "the topic {topic} deletes old checkpoints (cleanup.policy = {}){}",
+                        policy.unwrap_or_default(),
+                        retention(settings.as_ref())
                     ),
-                    format!(
-                        "kafka-configs.sh --bootstrap-server {} --alter --topic {topic} --add-config cleanup.policy=compact",
-                        config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal)
-                    ),
+                    alter_command(config, topic, COMPACT),
                 );
             }
-            durability(found, settings.as_ref(), findings);
+            checkpoint_size(config, topic, settings.as_ref(), findings);
+            durability(found, settings.as_ref(), kafka_state.capped, findings);
         }
     }
     // without the topic too, because then the checkpoint may be lost
     for shard in config.every_shard() {
         let state = states.iter().find(|state| state.name == shard.name);
         check_checkpoint(&shard, state, findings).await;
+    }
+}
+
+/// After which time it deletes them, as a clause.
+fn retention(settings: Option<&Settings>) -> String {
+    match settings.and_then(|settings| settings.number("retention.ms")) {
+        Some(retention @ 0..) => format!(" after {} minutes", retention / 60_000),
+        _ => String::new(),
+    }
+}
+
+/// Whether the topic accepts the records of a router.
+fn checkpoint_size(config: &Config, topic: &str, settings: Option<&Settings>, findings: &mut Findings) {
+    let limit = settings.and_then(|settings| settings.number("max.message.bytes"));
+    let Some(limit) = limit.and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit < ROOM) else {
+        return;
+    };
+    let what = format!(
+        "the topic {topic} accepts at most {} (max.message.bytes), and a checkpoint may need {}",
+        bytes(limit),
+        bytes(ROOM)
+    );
+    // Kafka's default
+    let remedy = alter_command(config, topic, "max.message.bytes=1048588");
+    if limit < USUAL {
+        findings.error("positions_topic", what, remedy)
+    } else {
+        findings.warning("positions_topic", what, remedy)
     }
 }
 

@@ -71,7 +71,7 @@ async fn check_in_session(
     role::check_heartbeat(session, config, findings).await?;
     dead_letters::check(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
-    let outbox_facts = outbox::check(session, config, &outbox, &server, &catalog, findings).await?;
+    let outbox_facts = outbox::check(session, config, &outbox, &catalog, findings).await?;
     let mut catalogs = vec![catalog];
     for shard in others {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;

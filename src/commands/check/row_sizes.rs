@@ -2,7 +2,7 @@
 
 use pg_logical::QueryError;
 use pg_logical::quoting;
-use pg_logical::session::Session;
+use pg_logical::session::{Row, Session};
 
 use super::finding::Findings;
 use crate::commands::columns::Column;
@@ -29,11 +29,7 @@ pub(super) async fn check(
     columns: &[Column],
     findings: &mut Findings,
 ) -> Result<Option<u64>, Error> {
-    let readable = format!(
-        "SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT') AND \
-         pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = {table}"
-    );
-    if session.query_one(&readable).await?.as_deref() != Some("t") {
+    if !is_readable(session, table).await? {
         let what = "the sizes of events are unknown, because the role may not read the table; the router does not need to";
         findings.skipped("row_sizes", what);
         return Ok(None);
@@ -43,13 +39,9 @@ pub(super) async fn check(
          FROM pg_catalog.pg_partition_tree({table}) t"
     );
     let size: u64 = session.query_one(&size).await?.and_then(|text| text.parse().ok()).unwrap_or_default();
-    session.query(&format!("SET statement_timeout = '{SAMPLE_TIMEOUT}'")).await?;
-    let sampled = session.query(&sample(config, name, columns, size)).await;
-    session.query("RESET statement_timeout").await?;
-    let rows = match sampled {
+    let rows = match query_for_a_while(session, &sample(config, name, columns, size)).await? {
         Ok(rows) => rows,
-        Err(QueryError::Connection(error)) => return Err(error.into()),
-        Err(QueryError::Server { error, .. }) => {
+        Err(error) => {
             findings.skipped("row_sizes", format!("the table could not be sampled: {error}"));
             return Ok(None);
         }
@@ -65,6 +57,30 @@ pub(super) async fn check(
         format!("{} on average, {} at most; rows sampled: {count}", bytes(average), bytes(largest)),
     );
     Ok(Some(largest))
+}
+
+/// Whether the role may read rows of the table with this OID.
+pub(super) async fn is_readable(session: &mut Session, table: u32) -> Result<bool, Error> {
+    let readable = format!(
+        "SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT') AND \
+         pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = {table}"
+    );
+    Ok(session.query_one(&readable).await?.as_deref() == Some("t"))
+}
+
+/// Runs a query that reads rows and may not take long; the inner error is the server's message.
+pub(super) async fn query_for_a_while(
+    session: &mut Session,
+    sql: &str,
+) -> Result<Result<Vec<Row>, String>, Error> {
+    session.query(&format!("SET statement_timeout = '{SAMPLE_TIMEOUT}'")).await?;
+    let found = session.query(sql).await;
+    session.query("RESET statement_timeout").await?;
+    match found {
+        Ok(rows) => Ok(Ok(rows)),
+        Err(QueryError::Connection(error)) => Err(error.into()),
+        Err(QueryError::Server { error, .. }) => Ok(Err(error.to_string())),
+    }
 }
 
 fn sample(config: &Config, table: &TableName, columns: &[Column], size: u64) -> String {

@@ -1,5 +1,6 @@
 //! Whether the topics accept every event, and retain it.
 
+use super::allowed_topics;
 use super::finding::Findings;
 use super::kafka::KafkaState;
 use super::outbox::OutboxFacts;
@@ -31,7 +32,7 @@ pub(super) fn check(
     }
     let before = findings.0.len();
     for (topic, settings) in &kafka_state.topics {
-        durability(topic, settings.as_ref(), findings);
+        durability(topic, settings.as_ref(), kafka_state.capped, findings);
         match settings {
             Some(settings) => check_settings(config, &topic.name, settings, outbox, findings),
             None => findings.skipped(
@@ -52,16 +53,8 @@ pub(super) fn check(
 }
 
 fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, findings: &mut Findings) {
-    let allowed = &config.topics.allow;
-    if let Some(fixed) = template.fixed()
-        && !allowed.is_empty()
-        && !allowed.iter().any(|pattern| pattern.matches(fixed) == Ok(true))
-    {
-        return findings.error(
-            "topics",
-            format!("`[topics] allow` does not name {fixed}: the router stops at its first event"),
-            "Add it, or correct the topic in `[route]` and its rules",
-        );
+    if !allowed_topics::may_be_written(config, template) {
+        return;
     }
     let count = kafka_state.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
     match (template.fixed(), count) {
@@ -94,7 +87,12 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
     }
 }
 
-pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, findings: &mut Findings) {
+pub(super) fn durability(
+    topic: &TopicInfo,
+    settings: Option<&Settings>,
+    capped: Option<bool>,
+    findings: &mut Findings,
+) {
     let name = &topic.name;
     if topic.leaderless > 0 {
         findings.error(
@@ -109,6 +107,7 @@ pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, finding
     let durability = TopicDurability {
         replicas: i64::try_from(topic.replicas).ok(),
         min_insync: settings.and_then(|settings| settings.number("min.insync.replicas")),
+        capped,
         unclean: settings
             .is_some_and(|settings| settings.get("unclean.leader.election.enable") == Some("true")),
     };
@@ -119,7 +118,7 @@ pub(super) fn durability(topic: &TopicInfo, settings: Option<&Settings>, finding
 fn acknowledgements(who: &str, durability: TopicDurability, findings: &mut Findings) {
     for weakness in durability.weaknesses() {
         let what = format!("{who}: {}", weakness.what);
-        if weakness.blocks {
+        if weakness.blocks == Some(true) {
             findings.error(weakness.name, what, weakness.remedy);
         } else {
             findings.warning(weakness.name, what, weakness.remedy);
@@ -206,7 +205,12 @@ fn new_topics(
         config.topics.config.get(unclean).map(String::as_str).or(defaults.get(unclean)) == Some("true");
     let before = findings.0.len();
     if let Some(replicas) = replicas {
-        let durability = TopicDurability { replicas: Some(replicas), min_insync: insync, unclean };
+        let durability = TopicDurability {
+            replicas: Some(replicas),
+            min_insync: insync,
+            capped: kafka_state.capped,
+            unclean,
+        };
         acknowledgements("a topic that the router creates", durability, findings);
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > kafka_state.brokers) {
             findings.error(

@@ -32,7 +32,9 @@ use crate::cli::InitArgs;
 use crate::config::Config;
 use crate::error::Error;
 use crate::outbox::Outbox;
-use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
+use crate::postgres::catalog::{
+    Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
+};
 use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
@@ -173,7 +175,7 @@ impl<'a> Init<'a> {
         for shard in &shards {
             let publication = publication::object(shard);
             if self.is_there(&publication.name, &publication.there).await? {
-                self.verify_publication(shard).await?;
+                self.verify_publication(shard, outbox).await?;
             }
             self.make(&publication).await?;
         }
@@ -267,9 +269,11 @@ impl<'a> Init<'a> {
     }
 
     /// Checks that an existing publication publishes what is needed.
-    async fn verify_publication(&mut self, config: &Config) -> Result<(), Error> {
+    async fn verify_publication(&mut self, config: &Config, outbox: &Outbox) -> Result<(), Error> {
         let catalog = Catalog::query(&mut self.session, &config.postgres, &config.outbox).await?;
-        catalog.check_publication(config.source(), Missing::AtStart)
+        catalog.check_publication(config.source(), Missing::AtStart)?;
+        let columns = Columns::query(&mut self.session, config.source(), &catalog.tables).await?;
+        check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog.tables)
     }
 
     async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! in ordinary ones, so all values are read as text.
 
 mod columns;
+mod own_publication;
 mod publication;
 mod shards;
 mod slot;
@@ -13,6 +14,7 @@ pub mod recovery_sql;
 mod table;
 
 pub use columns::{Columns, WITHHELD, sent};
+pub use own_publication::{check_column_lists, own_publication, rewrite_rows};
 pub use publication::{Publication, guard, unwatched};
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
@@ -130,7 +132,7 @@ fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
          LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
          ON n.nspname = o.schema AND c.relname = o.name AND c.relkind IN ('r', 'p') ORDER BY o.number",
         slot = slot::columns(version),
-        publication = publication::COLUMNS,
+        publication = publication::columns(tables, version),
         table = table::columns(version),
         names = names.join(", "),
         slot_name = literal(&postgres.slot),

@@ -1,6 +1,7 @@
 //! The publication, and whether it publishes the outbox tables.
 
 use pg_logical::quoting;
+use pg_logical::quoting::literal;
 
 use super::table::Table;
 use super::{Missing, Unreadable, Values, flag, recovery_sql};
@@ -20,24 +21,58 @@ pub struct Publication {
     pub publishes_more: bool,
     /// `pubupdate`
     pub publishes_updates: bool,
+    /// What it publishes, as `publish` takes it: `insert, update`.
+    pub operations: String,
+    /// Whether it also publishes other tables, so that somebody else reads it.
+    pub shared: bool,
 }
 
 // `xmin` is the transaction that wrote the row, so it changes with each alteration
-pub(super) const COLUMNS: &str =
-    "p.oid || '/' || p.xmin, p.pubinsert, p.pubviaroot, p.pubupdate OR p.pubdelete, p.pubupdate";
+pub(super) fn columns(tables: &[TableName], version: u32) -> String {
+    let ours = |table: &TableName| {
+        format!("AND (n.nspname, c.relname) <> ({}, {})", literal(&table.schema), literal(&table.name))
+    };
+    let ours: Vec<String> = tables.iter().map(ours).collect();
+    let schemas = if version >= 150_000 {
+        " OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid)"
+    } else {
+        ""
+    };
+    format!(
+        "p.oid || '/' || p.xmin, p.pubinsert, p.pubviaroot, p.pubupdate OR p.pubdelete, p.pubupdate, \
+         pg_catalog.concat_ws(', ', CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END, \
+         CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END), \
+         p.puballtables OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel x JOIN pg_catalog.pg_class c ON c.oid = x.prrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE x.prpubid = p.oid {}){schemas}",
+        ours.join(" ")
+    )
+}
 
 impl Publication {
     pub(super) fn read(next: &mut Values<'_>) -> Result<Option<Self>, Unreadable> {
         let fingerprint = next();
         let (publishes_inserts, via_root) = (flag(next()), flag(next()));
         let (publishes_more, publishes_updates) = (flag(next()), flag(next()));
+        let (operations, shared) = (next().unwrap_or_default(), flag(next()));
         Ok(fingerprint.map(|fingerprint| Publication {
             fingerprint,
             publishes_inserts,
             via_root,
             publishes_more,
             publishes_updates,
+            operations,
+            shared,
         }))
+    }
+}
+
+impl Publication {
+    /// What it publishes, and this operation too.
+    pub fn publishing(&self, operation: &str) -> String {
+        match self.operations.as_str() {
+            "" => operation.to_owned(),
+            operations => format!("{operations}, {operation}"),
+        }
     }
 }
 
@@ -105,7 +140,8 @@ fn fault(
         return Err(Fault::logged(
             format!("the publication {name} does not publish inserts"),
             format!(
-                "Run ALTER PUBLICATION {sql} SET (publish = 'insert'); rows written before it are not sent"
+                "Run ALTER PUBLICATION {sql} SET (publish = '{}'); rows written before it are not sent",
+                publication.publishing("insert")
             ),
         ));
     }
@@ -232,6 +268,8 @@ mod tests {
             via_root: true,
             publishes_more: false,
             publishes_updates: false,
+            operations: "insert".into(),
+            shared: false,
         }
     }
 
@@ -281,9 +319,9 @@ mod tests {
                 "ADD TABLE \"public\".\"outbox\"",
             ),
             (
-                Some(Publication { publishes_inserts: false, ..publication() }),
+                Some(Publication { publishes_inserts: false, operations: "delete".into(), ..publication() }),
                 Some(table()),
-                "publish = 'insert'",
+                "publish = 'delete, insert'",
             ),
             (Some(publication()), Some(Table { unlogged: true, ..table() }), "SET LOGGED"),
             (

@@ -23,6 +23,8 @@ pub(super) struct TopicLimits {
     pub durability: TopicDurability,
     /// How many brokers the cluster has.
     pub brokers: Option<usize>,
+    /// `cleanup.policy`
+    pub cleanup_policy: Option<String>,
 }
 
 /// Whether the producer accepts the record's size. Its limit is configured and does not change.

@@ -27,6 +27,8 @@ struct State {
     named: usize,
     /// It was logged that there is only one broker.
     single_broker_logged: bool,
+    /// It was logged that the positions topic deletes checkpoints.
+    policy_logged: bool,
 }
 
 /// How a topic's partitions have changed since the last check.
@@ -86,6 +88,17 @@ impl TopicCache {
         }
     }
 
+    /// Logs once that the positions topic deletes old checkpoints.
+    pub(super) fn warn_of_policy(&self, topic: &str, policy: &str, remedy: &str) {
+        if !std::mem::replace(&mut self.lock().policy_logged, true) {
+            tracing::warn!(
+                remedy,
+                "the topic {topic} deletes old checkpoints (cleanup.policy = {policy}): a router that is stopped for longer than \
+                 the topic keeps them cannot tell whether its slot was moved"
+            );
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // a panic elsewhere leaves the numbers as they are, which is a valid state
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,10 +117,10 @@ enum Warning {
 
 impl State {
     /// The warning about weak acknowledgements, for the first topics only; for a single broker once. If nothing is
-    /// acknowledged at all, every topic gets a warning.
+    /// perhaps acknowledged at all, every topic gets a warning.
     fn warning_for(&mut self, limits: &TopicLimits) -> Option<Warning> {
         let weaknesses = limits.durability.weaknesses();
-        if weaknesses.iter().any(|weakness| weakness.blocks) {
+        if weaknesses.iter().any(|weakness| weakness.blocks != Some(false)) {
             return Some(Warning::Topic(weaknesses));
         }
         if weaknesses.is_empty() {
@@ -155,8 +168,11 @@ mod tests {
     }
 
     fn on(brokers: usize, replicas: i64, min_insync: i64) -> TopicLimits {
-        let durability =
-            TopicDurability { replicas: Some(replicas), min_insync: Some(min_insync), unclean: false };
+        let durability = TopicDurability {
+            replicas: Some(replicas),
+            min_insync: Some(min_insync),
+            ..TopicDurability::default()
+        };
         TopicLimits { durability, brokers: Some(brokers), ..TopicLimits::default() }
     }
 

@@ -119,12 +119,18 @@ pub(super) fn check_topic(
     in_sync: Option<i64>,
     partition: Option<i32>,
 ) -> Option<TopicHealth> {
-    let seen = keeper.with_metadata(topic, in_sync, |seen, in_sync| evaluate(seen, in_sync, partition));
+    let seen = keeper
+        .with_metadata(topic, in_sync, |seen, in_sync, capped| evaluate(seen, in_sync, capped, partition));
     seen.unwrap_or(Some(TopicHealth::NoAnswer))
 }
 
 /// Returns `None` if the brokers cannot tell at the moment.
-fn evaluate(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32>) -> Option<TopicHealth> {
+fn evaluate(
+    seen: Option<&MetadataTopic>,
+    in_sync: Option<i64>,
+    capped: Option<bool>,
+    only: Option<i32>,
+) -> Option<TopicHealth> {
     let Some(topic) = seen else { return Some(TopicHealth::Missing) };
     match topic.error().map(Code::from) {
         None => {}
@@ -137,16 +143,52 @@ fn evaluate(seen: Option<&MetadataTopic>, in_sync: Option<i64>, only: Option<i32
         let (name, id) = (topic.name(), partition.id());
         let (alive, all) = (partition.isr().len(), partition.replicas().len());
         let needed = in_sync.and_then(|needed| usize::try_from(needed).ok()).unwrap_or_default();
-        if partition.leader() < 0 {
-            Some(format!("partition {id} of the topic {name} has no leader; bring its brokers back"))
-        } else if alive < needed {
-            Some(format!(
-                "partition {id} of the topic {name} has {alive} of {all} replicas in sync, and min.insync.replicas is \
-                 {needed}; bring the other brokers back"
-            ))
-        } else {
-            None
-        }
+        let why = why_stalled(partition.leader() >= 0, alive, all, needed, capped)?;
+        Some(format!("partition {id} of the topic {name} {why}"))
     });
     Some(TopicHealth::There { partitions: partitions.len(), stall_reason })
+}
+
+/// Why a partition with `alive` of `all` replicas in sync may acknowledge nothing, as a clause.
+fn why_stalled(
+    leader: bool,
+    alive: usize,
+    all: usize,
+    needed: usize,
+    capped: Option<bool>,
+) -> Option<String> {
+    if !leader {
+        Some("has no leader; bring its brokers back".to_owned())
+    } else if alive < needed.min(all) {
+        Some(format!(
+            "has {alive} of {all} replicas in sync, and min.insync.replicas is {needed}; bring the other brokers back"
+        ))
+    } else if alive < needed && capped != Some(true) {
+        Some(format!(
+            "has the replication factor {all}, and min.insync.replicas is {needed}: brokers before Kafka 3.7 acknowledge nothing \
+             then; lower min.insync.replicas, or add replicas"
+        ))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_is_blamed_on_replicas_only_if_they_cause_it() {
+        let why =
+            |alive, all, needed, capped| why_stalled(true, alive, all, needed, capped).unwrap_or_default();
+        assert_eq!(why(3, 3, 2, None), "");
+        assert!(why(1, 3, 2, None).contains("bring the other brokers back"));
+        assert!(why(1, 2, 3, Some(true)).contains("bring the other brokers back"));
+        for capped in [None, Some(false)] {
+            let text = why(1, 1, 2, capped);
+            assert!(text.contains("before Kafka 3.7") && !text.contains("bring"), "{text}");
+        }
+        assert_eq!(why(1, 1, 2, Some(true)), "", "a broker of 3.7 or later takes the smaller number");
+        assert!(why_stalled(false, 1, 1, 1, None).is_some());
+    }
 }

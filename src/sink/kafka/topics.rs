@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::client::Client;
 use super::context::AdminContext;
-use super::durability::TopicDurability;
+use super::durability::{TopicDurability, caps_min_insync};
 use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, error_policy};
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
@@ -165,17 +165,35 @@ impl TopicKeeper {
     }
 
     /// Asks once for the metadata of a topic in use and passes it to `evaluate`; `None` if the brokers do not answer.
-    /// `in_sync` is the topic's `min.insync.replicas`; if it is not known, the brokers are asked. Blocks.
+    /// `in_sync` is the topic's `min.insync.replicas`; if it is not known, the brokers are asked. Where it is larger than the
+    /// number of replicas, `evaluate` also gets the durability's `capped`. Blocks.
     pub(super) fn with_metadata<T>(
         &self,
         topic: &str,
         in_sync: Option<i64>,
-        evaluate: impl FnOnce(Option<&MetadataTopic>, Option<i64>) -> T,
+        evaluate: impl FnOnce(Option<&MetadataTopic>, Option<i64>, Option<bool>) -> T,
     ) -> Option<T> {
         let metadata = self.admin.inner().fetch_metadata(Some(topic), METADATA_TIMEOUT).ok()?;
         let broker = metadata.brokers().first().map(|broker| broker.id());
         let in_sync = in_sync.or_else(|| self.min_insync(topic, broker));
-        Some(evaluate(metadata.topics().iter().find(|found| found.name() == topic), in_sync))
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let needed = in_sync.and_then(|needed| usize::try_from(needed).ok()).unwrap_or_default();
+        let fewer = found.is_some_and(|topic| {
+            topic.partitions().iter().any(|partition| partition.replicas().len() < needed)
+        });
+        let capped = if fewer { self.caps_min_insync(broker) } else { None };
+        Some(evaluate(found, in_sync, capped))
+    }
+
+    /// Whether the brokers are of a version that takes the smaller of `min.insync.replicas` and the replication factor. Blocks.
+    fn caps_min_insync(&self, broker: Option<i32>) -> Option<bool> {
+        let specifier = ResourceSpecifier::Broker(broker?);
+        let options = AdminOptions::new().request_timeout(Some(METADATA_TIMEOUT));
+        let described =
+            Handle::try_current().ok()?.block_on(self.admin.describe_configs([&specifier], &options));
+        let settings = described.ok()?.into_iter().next()?.ok()?;
+        let version = settings.get("inter.broker.protocol.version").and_then(|entry| entry.value.as_deref());
+        Some(caps_min_insync(version))
     }
 
     /// Returns `None` if the brokers do not answer, or the privilege is missing. Blocks.
@@ -272,8 +290,10 @@ impl TopicKeeper {
             durability: TopicDurability {
                 replicas: None,
                 min_insync: number("min.insync.replicas"),
+                capped: None,
                 unclean: unclean == Some("true"),
             },
+            cleanup_policy: resource.get("cleanup.policy").and_then(|entry| entry.value.clone()),
             max_message_bytes: number("max.message.bytes").and_then(|bytes| usize::try_from(bytes).ok()),
             timestamp_before_ms: bound("message.timestamp.before.max.ms"),
             timestamp_after_ms: bound("message.timestamp.after.max.ms"),

@@ -9,7 +9,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pg_logical::Lsn;
+use pg_logical::{Lsn, Secret};
 use rdkafka::producer::{Producer, PurgeConfig, ThreadedProducer};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -18,6 +18,7 @@ use super::client::Client;
 use super::context::AdminContext;
 use super::producers::fence;
 use super::publisher::Publisher;
+use super::record_limits::TopicLimits;
 use super::stale_metadata::StaleMetadata;
 use super::topics::TopicKeeper;
 use super::{PARTITION, discard, properties};
@@ -53,16 +54,18 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// The topic cannot be created or used, or a client cannot be created.
-    pub async fn open(config: &Arc<Config>) -> Result<Self, Error> {
-        match (config.delivery.mode, &config.delivery.positions_topic) {
-            (DeliveryMode::ExactlyOnce, Some(topic)) => {
-                prepare(config, topic).await?;
-                Ok(CheckpointStore::Transactional(topic.clone()))
-            }
-            _ => Ok(CheckpointTopic::open(config)
-                .await?
-                .map_or(CheckpointStore::Off, |topic| CheckpointStore::Separate(Box::new(topic)))),
+    pub(crate) async fn open(config: &Arc<Config>, sink: &Publisher) -> Result<Self, Error> {
+        let Some(topic) = &config.delivery.positions_topic else { return Ok(CheckpointStore::Off) };
+        let limits = prepare(config, topic).await?;
+        if let Some(policy) = limits.cleanup_policy.filter(|policy| policy.contains("delete")) {
+            sink.topic_cache.warn_of_policy(topic, &policy, &alter_command(config, topic, COMPACT));
         }
+        Ok(match config.delivery.mode {
+            DeliveryMode::ExactlyOnce => CheckpointStore::Transactional(topic.clone()),
+            DeliveryMode::AtLeastOnce => {
+                CheckpointStore::Separate(Box::new(CheckpointTopic::of(config, topic.clone())?))
+            }
+        })
     }
 
     /// The checkpoints that may count under the router's name, whoever wrote them, without fencing or waiting for anybody.
@@ -155,7 +158,7 @@ pub struct CheckpointTopic {
     state: WriterState,
     stale_metadata: Arc<StaleMetadata>,
     /// Creates the topic again after it was deleted. Ends with the session.
-    preparing: Option<AbortOnDropHandle<Result<(), Error>>>,
+    preparing: Option<AbortOnDropHandle<Result<TopicLimits, Error>>>,
 }
 
 impl CheckpointTopic {
@@ -166,18 +169,22 @@ impl CheckpointTopic {
     pub async fn open(config: &Arc<Config>) -> Result<Option<Self>, Error> {
         let Some(topic) = config.delivery.positions_topic.clone() else { return Ok(None) };
         prepare(config, &topic).await?;
+        Self::of(config, topic).map(Some)
+    }
+
+    /// The topic, which exists.
+    fn of(config: &Arc<Config>, topic: String) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         let producer = writer::producer(config, &shared)?;
-        let config = Arc::clone(config);
-        Ok(Some(CheckpointTopic {
-            config,
+        Ok(CheckpointTopic {
+            config: Arc::clone(config),
             topic,
             producer,
             shared,
             state: WriterState::default(),
             stale_metadata: Arc::default(),
             preparing: None,
-        }))
+        })
     }
 
     /// The checkpoint under the router's name, whoever wrote it. The caller holds the slot's lock, so a router that still
@@ -231,11 +238,20 @@ pub(super) fn topic_settings(config: &Config) -> Topics {
     }
 }
 
-async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
+/// The setting that keeps the last checkpoint of each router.
+pub const COMPACT: &str = "cleanup.policy=compact";
+
+/// The command that changes a setting of a topic.
+pub fn alter_command(config: &Config, topic: &str, setting: &str) -> String {
+    let servers = config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal);
+    format!("kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config {setting}")
+}
+
+async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
     let admin = properties::make(&properties::client(config), AdminContext::default())?;
     let keeper = Arc::new(TopicKeeper::new(admin, topic_settings(config), Arc::default()));
     match keeper.prepare(topic.to_owned()).await {
-        Ok(_) => Ok(()),
+        Ok(limits) => Ok(limits),
         // no event waits for this topic, so this is refused rather than unsafe
         Err(Error::Definite(Definite { what, remedy, .. })) => {
             let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
@@ -247,6 +263,6 @@ async fn prepare(config: &Config, topic: &str) -> Result<(), Error> {
             }
             .into())
         }
-        transient => transient.map(drop),
+        transient => transient,
     }
 }

@@ -1,0 +1,117 @@
+//! How a router gets a publication of its own, beside one that others read or whose column list has left out columns.
+//!
+//! It needs a new slot too: the log before the publication was created cannot be decoded with it.
+
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
+use super::columns::Columns;
+use super::recovery_sql;
+use super::table::Table;
+use crate::config::OutboxSource;
+use crate::error::Error;
+use crate::outbox::Outbox;
+
+/// The steps while the present publication still delivers events. No other reader notices them. `router` is the router's name
+/// without the number of a shard; unless it is set, it follows the slot's.
+pub fn own_publication(router: &str, source: OutboxSource<'_>) -> String {
+    let (_, slot) = own_names(source);
+    format!(
+        "{}, and run `outbox-router init` while the router still runs with the old ones. Once this shows t, the old slot has delivered \
+         everything that the new one lacks: SELECT o.confirmed_flush_lsn >= n.confirmed_flush_lsn FROM pg_replication_slots o, \
+         pg_replication_slots n WHERE o.slot_name = {} AND n.slot_name = {}; then {}",
+        new_settings(router, source),
+        literal(&source.postgres.slot),
+        literal(&slot),
+        start_and_drop(source),
+    )
+}
+
+/// The steps for rows that lack columns because of a column list: no publication can complete them in the log, so they are
+/// written again. `columns` and `tables` are those of the outbox tables.
+pub fn rewrite_rows(
+    router: &str,
+    source: OutboxSource<'_>,
+    columns: &[Columns],
+    tables: &[Option<Table>],
+) -> String {
+    let again: Vec<String> = columns.iter().map(|columns| again(source, columns)).collect();
+    format!(
+        "The rows are complete in the table. {}, and run `outbox-router init`. Then, as the owner of the table, write the rows again \
+         that only the old slot has; they may arrive after events that were written since init, and every reader of the table's changes \
+         sees them again: {}. Rows that were deleted since are only in the log; to see them, run in one session: {}. Then {}",
+        new_settings(router, source),
+        again.join("; "),
+        recovery_sql::in_commit_order(source, tables),
+        start_and_drop(source),
+    )
+}
+
+/// Refuses a column list that leaves out columns which the router needs: it could read no row.
+///
+/// # Errors
+/// There is one; the exit code is 1.
+pub fn check_column_lists(
+    router: &str,
+    outbox: &Outbox,
+    source: OutboxSource<'_>,
+    columns: &[Columns],
+    tables: &[Option<Table>],
+) -> Result<(), Error> {
+    for table in columns {
+        let needed = table.needed_of_left_out(outbox);
+        if !needed.is_empty() {
+            return Err(Error::refused(
+                format!(
+                    "the column list of the publication {} leaves out {}, which the router needs of the table {}",
+                    source.postgres.publication,
+                    needed.join(" and "),
+                    table.table
+                ),
+                rewrite_rows(router, source, columns, tables),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The names of the new publication and slot. Names have at most 63 bytes.
+fn own_names(source: OutboxSource<'_>) -> (String, String) {
+    let own = |name: &str| name.chars().take(57).collect::<String>() + "_own";
+    let (publication, slot) = source.base_names();
+    (own(publication), own(slot))
+}
+
+fn new_settings(router: &str, source: OutboxSource<'_>) -> String {
+    let (publication, slot) = own_names(source);
+    format!(
+        "In the configuration set name = \"{router}\", which it is now, and under `[postgres]` publication = \"{publication}\" and \
+         slot = \"{slot}\""
+    )
+}
+
+/// The new slot misses no commit after its creation, which waits for open transactions.
+fn start_and_drop(source: OutboxSource<'_>) -> String {
+    let each = if source.shard.is_some() { ", and so for each shard" } else { "" };
+    format!(
+        "stop the router and start it with the new configuration. If it refuses, because its checkpoint belongs to the old slot, run the \
+         `--accept-gap` command that it prints; events since init may be sent again, and none is left out. At the end drop the old \
+         slot, which retains log{each}: SELECT pg_drop_replication_slot({})",
+        literal(&source.postgres.slot)
+    )
+}
+
+/// The slot's `catalog_xmin` is the oldest transaction that was open at its position, so rows that only it has were written by
+/// that transaction or a later one.
+fn again(source: OutboxSource<'_>, columns: &Columns) -> String {
+    let table = columns.table.in_sql();
+    let names: Vec<String> = columns.written.iter().map(|name| quoting::identifier(name)).collect();
+    let names = names.join(", ");
+    let order = source.outbox.columns.created_at.as_ref().filter(|column| columns.written.contains(column));
+    let order = order.map(|column| format!(" ORDER BY {}", quoting::identifier(column))).unwrap_or_default();
+    format!(
+        "WITH again AS (DELETE FROM {table} WHERE age(xmin) <= (SELECT age(s.catalog_xmin) FROM pg_replication_slots s \
+         WHERE s.slot_name = {}) RETURNING *) INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM again{order}",
+        literal(&source.postgres.slot)
+    )
+}
