@@ -118,7 +118,8 @@ impl StartInputs<'_> {
             _ => None,
         };
         let definition = catalog.stream_definition(&config.outbox);
-        let recovery = catalog.recovery_advice(config.source());
+        let position = before.map_or_else(|| self.confirmed(), |before| before.position.flush);
+        let recovery = catalog.recovery_advice(config.source(), position);
         let found = checkpoint::StartFacts {
             router: &config.name,
             slot: &config.postgres.slot,
