@@ -205,12 +205,9 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
                 "Connect by a name that the certificate has, or give the server a certificate with \"{host}\" among its subject alternative names"
         )
         .into(),
-        Remedy::StreamEnded { recovery_sql } => format!(
-                "The stream cannot be read past this position, and nothing was skipped. Run `outbox-router check`. The changes from here \
-             on can be read from a copy of the slot; after that, `outbox-router slot advance --to LSN` skips the events committed \
-             before LSN. In one session: {recovery_sql}"
-        )
-        .into(),
+        Remedy::StreamEnded { recovery } => {
+            format!("The stream cannot be read past this position, and nothing was skipped. {recovery}").into()
+        }
     }
 }
 
@@ -260,11 +257,11 @@ mod tests {
 
     #[test]
     fn a_refusal_exits_with_1_unless_it_is_usage_or_unsafe() {
-        let ended = Remedy::StreamEnded { recovery_sql: "SELECT 7".to_owned() };
+        let ended = Remedy::StreamEnded { recovery: "SELECT 7".to_owned() };
         for (remedy, exit, words) in [
             (Remedy::SetPassword, Exit::Refused, "postgres.password_file"),
             (Remedy::NameHost, Exit::Usage, "Set postgres.url"),
-            (ended, Exit::Unsafe, "In one session: SELECT 7"),
+            (ended, Exit::Unsafe, "nothing was skipped. SELECT 7"),
         ] {
             let error = definite("x", remedy);
             assert!(error.exit == exit && error.remedy.contains(words), "{error}");

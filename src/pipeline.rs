@@ -143,6 +143,7 @@ impl Pipeline {
         let Pipeline { outbox, router, replay, transaction, head, present, monitor, .. } = self;
         transaction.ordinal = ordinal;
         let origin = *transaction;
+        let place = Partial { final_lsn: origin.final_lsn, changes: ordinal };
         let shard = outbox.shard();
         let (row, written) = match change {
             Change::Row(insert) => {
@@ -154,12 +155,8 @@ impl Pipeline {
                         return Ok(None);
                     }
                     Err(error) => {
-                        return Err(decode_error(
-                            &error,
-                            origin.final_lsn,
-                            shard,
-                            present.of(origin.final_lsn, *head),
-                        ));
+                        let present = present.of(origin.final_lsn, *head);
+                        return Err(decode_error(&error, place, shard, present));
                     }
                 }
             }
@@ -168,12 +165,8 @@ impl Pipeline {
                 // an event of another shard
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    return Err(decode_error(
-                        &error,
-                        origin.final_lsn,
-                        shard,
-                        present.of(origin.final_lsn, *head),
-                    ));
+                    let present = present.of(origin.final_lsn, *head);
+                    return Err(decode_error(&error, place, shard, present));
                 }
             },
         };
@@ -288,9 +281,10 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The command with which an operator can skip it.
+    /// What an operator can skip, and with which command.
     pub fn how_to_skip(&self) -> String {
-        how_to_skip(self.origin.final_lsn, self.shard)
+        let Origin { final_lsn, ordinal, .. } = self.origin;
+        how_to_skip(final_lsn, Some(ordinal.saturating_sub(1)), self.shard)
     }
 
     /// The error that stops the router before this event.
@@ -314,16 +308,16 @@ fn update_error(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
     Error::not_safe(
         format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
         format!(
-            "Nothing was skipped. Correct the program that updates rows, and set `[outbox] on_update` to \"warn\"; or, if its \
-             transaction inserts no events, {}",
-            how_to_skip(final_lsn, shard)
+            "Nothing was skipped. Correct the program that updates rows, and set `[outbox] on_update` to \"warn\"; or, if no \
+             event follows in its transaction, {}",
+            how_to_skip(final_lsn, None, shard)
         ),
     )
 }
 
 fn decode_error(
     error: &OutboxError,
-    final_lsn: Lsn,
+    place: Partial,
     shard: Option<Shard>,
     present: Option<&PresentColumns>,
 ) -> Error {
@@ -335,7 +329,7 @@ fn decode_error(
         format!(
             "Nothing was skipped. Write messages with outbox_router.emit_message. This one is already in the \
              log: correct `[outbox] columns` or `[route]` if they are wrong, or {}",
-            how_to_skip(final_lsn, shard)
+            how_to_skip(place.final_lsn, Some(place.changes.saturating_sub(1)), shard)
         ),
     )
 }
@@ -365,11 +359,25 @@ fn layout_error(error: &OutboxError, present: Option<&PresentColumns>) -> Error 
     Error::not_safe(error.to_string(), remedy)
 }
 
-/// The command that skips a transaction. Correcting or deleting the row in the table would not help, because the log still has
-/// it. The command is safe only once everything before the transaction is acknowledged, which the loop waits for.
-fn how_to_skip(final_lsn: Lsn, shard: Option<Shard>) -> String {
+/// The command that skips a change and what follows it in its transaction. `sent`: how many changes before it are done; `None`: it
+/// is not known. Correcting or deleting the row in the table would not help, because the log still has it. The command is safe
+/// only once everything before the change is acknowledged, which the loop waits for.
+fn how_to_skip(final_lsn: Lsn, sent: Option<u64>, shard: Option<Shard>) -> String {
     // the slot skips a transaction if its position is after the start of the commit record
     let past = Lsn(final_lsn.0 + 1);
     let shard = shards::argument(shard);
-    format!("skip its whole transaction: outbox-router slot advance --to {past}{shard}")
+    let what = match sent {
+        None => "skip the rest of its transaction (".to_owned(),
+        Some(0) => "skip its whole transaction (nothing of it was sent; ".to_owned(),
+        Some(1) => {
+            "skip the rest of its transaction, from this event on (any event in its first change was sent; "
+                .to_owned()
+        }
+        Some(sent) => {
+            format!(
+                "skip the rest of its transaction, from this event on (any event in its first {sent} changes was sent; "
+            )
+        }
+    };
+    format!("{what}add --dry-run to count what is skipped): outbox-router slot advance --to {past}{shard}")
 }

@@ -337,6 +337,46 @@ async fn slot_advance_skips_the_events_that_it_announced() {
     );
 }
 
+/// An event that cannot be decoded is skipped or sent again like any other.
+#[tokio::test]
+async fn slot_moves_count_events_that_cannot_be_decoded() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("outbox.message_prefix", "outbox");
+    succeeded(settings.run(&["slot", "bookmark", "before"]), &[]);
+    // the router needs the column that two of three rows do not have
+    outbox.execute("ALTER TABLE outbox RENAME aggregate_type TO kind").await;
+    for _ in 0..2 {
+        outbox.execute("INSERT INTO outbox (kind, aggregate_id) VALUES ('order', 'a')").await;
+    }
+    outbox.execute("ALTER TABLE outbox RENAME kind TO aggregate_type").await;
+    outbox.insert_numbers("order", "a", 1..2).await;
+    let to = outbox.lsn().await.to_string();
+    let advance = ["slot", "advance", "--to", &to];
+    let rows = ["3 events (2 of them cannot be decoded)", "They are never sent"];
+    succeeded(settings.run(&[&advance[..], &["--dry-run"]].concat()), &rows);
+    let screen = settings.run_on_terminal(&advance, "3", async || {}).await;
+    assert!(screen.contains("Type the number of events, 3") && screen.contains("resumes at"), "{screen}");
+
+    for _ in 0..10 {
+        outbox.execute("SELECT pg_logical_emit_message(true, 'outbox', 'no JSON')").await;
+    }
+    let to = outbox.lsn().await.to_string();
+    let messages = ["10 events (10 of them cannot be decoded)"];
+    succeeded(settings.run(&["slot", "advance", "--to", &to, "--yes"]), &messages);
+    let all = ["13 events (12 of them cannot be decoded)", "They are sent again"];
+    succeeded(settings.run(&["slot", "reset", "--to", "before", "--dry-run"]), &all);
+}
+
+#[tokio::test]
+async fn slot_reset_says_what_is_not_a_time() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let to = |to: &str| settings.run(&["slot", "reset", "--to", to, "--yes"]);
+    refused(&to("25:99"), 1, &["25:99 is neither a time, such as 14:05", "There are no bookmarks"]);
+    refused(&to("2020-01-02T12:00"), 1, &["no bookmark that was created by 2020-01-02T12:00 (UTC)"]);
+    refused(&to("before"), 1, &["the bookmark before does not exist"]);
+}
+
 /// The router creates a bookmark if there is no recent one, and drops the oldest. It keeps those that a user created.
 #[tokio::test]
 async fn slot_bookmarks_rotate_and_reset_accepts_a_time() {

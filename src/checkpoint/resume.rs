@@ -218,7 +218,9 @@ fn altered(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConf
             "the publication or an outbox table was altered, or dropped and created again, after the router stopped at \
              {ours}; the slot {slot} is confirmed up to {confirmed}"
         ),
-        remedy: "The stream lacks rows that were committed while the table was not published".to_owned(),
+        remedy: "The stream lacks rows that were committed while the table was not published. If there may be such rows, take the \
+                 numbered steps, and not --accept-gap, which leaves them out and, until Postgres 17, fails if the publication did not exist"
+            .to_owned(),
         resume_at: ours,
         partial: None,
         missing: Some(found.recovery.to_owned()),

@@ -22,7 +22,7 @@ use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
-use crate::postgres::catalog::{self, Catalog, Missing, recovery_sql};
+use crate::postgres::catalog::{self, Catalog, Missing};
 use crate::postgres::slot_functions;
 use crate::postgres::timeline;
 use crate::postgres::watch::Watch;
@@ -109,7 +109,6 @@ async fn open<K: Sink>(
     if since.is_some() {
         catalog.check_slot(config.source())?;
     }
-    let unread_rows = recovery_sql::in_commit_order(config.source(), &catalog.tables);
     let shard = match config.shard {
         Some(shard) => {
             let ids =
@@ -136,7 +135,7 @@ async fn open<K: Sink>(
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(outbox, router, None, system.flush, on_update, monitor.clone());
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
-    let stream = stream(&config, session, from, &unread_rows).await?;
+    let stream = stream(&config, session, from).await?;
     let definition = catalog.stream_definition(&config.outbox);
     let slot = SlotParts {
         stream,
@@ -223,13 +222,12 @@ async fn stream(
     config: &Config,
     mut session: Session,
     start: Lsn,
-    unread_rows: &str,
 ) -> Result<ReplicationStream<Stream>, Error> {
     session.query(bulk_read::BEFORE_STREAMING).await?;
     let (stream, unread, _) = session.into_parts();
     let slot = &config.postgres.slot;
     let publication = &config.postgres.publication;
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
-    let stream = ReplicationStream::new(stream, unread, unread_rows);
+    let stream = ReplicationStream::new(stream, unread, "Run `outbox-router check`");
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }

@@ -82,7 +82,12 @@ impl Config {
 
     /// The part of the configuration about reading the outbox.
     pub fn source(&self) -> OutboxSource<'_> {
-        OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard }
+        OutboxSource {
+            postgres: &self.postgres,
+            outbox: &self.outbox,
+            shard: self.shard,
+            checkpoints: self.delivery.positions_topic.is_some(),
+        }
     }
 }
 
@@ -95,6 +100,8 @@ pub struct OutboxSource<'a> {
     pub outbox: &'a Outbox,
     /// The shard that slot and publication belong to.
     pub shard: Option<Shard>,
+    /// Whether a start finds a checkpoint, and so notices what was altered since.
+    pub checkpoints: bool,
 }
 
 /// `[postgres]`: where the outbox is and how it is read.

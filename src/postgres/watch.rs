@@ -104,6 +104,7 @@ impl Watch {
             postgres: source.postgres.clone(),
             outbox: source.outbox.clone(),
             shard: source.shard,
+            checkpoints: source.checkpoints,
             conninfo,
             walsender,
             last: baseline,
@@ -153,6 +154,8 @@ struct Watcher {
     postgres: Postgres,
     outbox: Outbox,
     shard: Option<Shard>,
+    /// Whether the next start finds a checkpoint.
+    checkpoints: bool,
     conninfo: ConnInfo,
     walsender: i32,
     /// What the last check found, or the start of the session.
@@ -276,10 +279,11 @@ impl Watcher {
         let checked = session.query_one(FLUSH_LSN).await?;
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
         let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
-        let source = OutboxSource { postgres: &self.postgres, outbox: &self.outbox, shard: self.shard };
-        let catalog = Catalog::query(session, &self.postgres, &self.outbox).await?;
+        let (postgres, outbox) = (&self.postgres, &self.outbox);
+        let source = OutboxSource { postgres, outbox, shard: self.shard, checkpoints: self.checkpoints };
+        let catalog = Catalog::query(session, postgres, outbox).await?;
         catalog.check(source, Missing::WhileRunning)?;
-        let definition = catalog.stream_definition(&self.outbox);
+        let definition = catalog.stream_definition(outbox);
         if definition.altered_since(&self.last) {
             return Err(altered(source, &catalog).into());
         }
@@ -332,7 +336,7 @@ pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
             "the publication {publication}, or the table {tables}, was altered, or dropped and created again, while the \
              router ran"
         ),
-        catalog.recovery_advice(source),
+        catalog.recovery_advice_while_running(source),
     )
 }
 

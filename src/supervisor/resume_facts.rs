@@ -42,8 +42,8 @@ impl ResumeFacts<'_> {
             None => None,
         };
         let definition = catalog.stream_definition(&config.outbox);
-        let recovery = catalog.recovery_advice(config.source());
         let position = before.map_or(confirmed, |before| before.position.flush);
+        let recovery = catalog.recovery_advice(config.source(), position);
         // an ordinary start needs no bookmark
         let bookmark = if position < confirmed || before.is_none() && record.is_some() {
             bookmarks::last_before(session, &config.postgres.slot, position).await?

@@ -34,7 +34,7 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::pipeline::{Pipeline, PresentColumns};
-use crate::postgres::catalog::{Catalog, Slot, recovery_sql};
+use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::dead_letters::store::{DeadLetterStore, Unfinished};
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
@@ -401,8 +401,8 @@ async fn open_stream(
     };
     session.query(prepared).await?;
     let (stream, unread, _) = session.into_parts();
-    let unread_rows = recovery_sql::in_commit_order(config.source(), &found.catalog.tables);
-    let stream = ReplicationStream::new(stream, unread, &unread_rows);
+    let recovery = found.catalog.recovery_advice(config.source(), position);
+    let stream = ReplicationStream::new(stream, unread, &recovery);
     if in_bulk {
         return Ok(stream);
     }

@@ -35,7 +35,7 @@ pub(super) async fn check_tables(
 ) -> Result<CheckedTables, Error> {
     let columns = Columns::query(session, config.source(), &catalog.tables).await?;
     if !state.was_active {
-        catalog::check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog.tables)?;
+        catalog::check_column_lists(config.base_name(), outbox, config.source(), &columns, catalog)?;
         columns.iter().try_for_each(|columns| columns.check(outbox))?;
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             tracing::warn!(remedy, "{what}");
@@ -52,7 +52,7 @@ pub(super) async fn check_tables(
     };
     let present = PresentColumns {
         columns: columns.iter().flat_map(written).collect(),
-        remedy: catalog::rewrite_rows(config.base_name(), config.source(), &columns, &catalog.tables),
+        remedy: catalog::rewrite_rows(config.base_name(), config.source(), &columns, catalog),
     };
     Ok(CheckedTables { shard, other_slots, record, present })
 }

@@ -2,6 +2,7 @@
 
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
+use crate::support::place::succeeded;
 use crate::support::router::{Ended, Router};
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
@@ -188,6 +189,43 @@ async fn bad_input_skipped_as_advised_skips_only_its_transaction() {
         records.iter().filter(|record| record.key() == Some(key)).count()
     };
     assert_eq!((keys("a").await, keys("after").await), (setup.sent + 1, 1));
+}
+
+/// What was sent of the transaction stays sent, and the message says so.
+#[tokio::test]
+async fn bad_input_within_a_transaction_says_what_is_sent_and_what_is_skipped() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                  SELECT CASE n WHEN 6 THEN 'a/b' ELSE 'order' END, 'a', jsonb_build_object('n', n) \
+                  FROM generate_series(1, 10) n";
+    outbox.execute(insert).await;
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["from this event on (any event in its first 5 changes was sent; add --dry-run"]);
+    assert_eq!(ended.last_line().matches("othing was skipped").count(), 1, "{}", ended.log);
+    assert_eq!(kafka.count(&outbox.name).await, Ok(5));
+    let (_, command) = ended.last_line().rsplit_once(": outbox-router ").unwrap();
+    let dry: Vec<&str> = command.split(' ').chain(["--dry-run"]).collect();
+    succeeded(settings.run(&dry), &["5 events, ", "They are never sent"]);
+    settings.run_suggested_command(&ended);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 11..12).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let numbers: Vec<_> = kafka.records(&outbox.name).await.iter().map(|record| record.number()).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 11]);
+}
+
+#[tokio::test]
+async fn bad_input_of_a_topic_that_may_not_be_created_says_once_that_nothing_was_skipped() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    // a missing positions topic would be refused first
+    let settings =
+        Settings::new(&outbox, &kafka).set("topics.create", false).set("delivery.positions_topic", "");
+    outbox.insert_numbers("order", "a", 1..2).await;
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["`[topics] create` is false", "skip its whole transaction (nothing of it was sent"]);
+    assert_eq!(ended.last_line().matches("othing was skipped").count(), 1, "{}", ended.log);
 }
 
 #[tokio::test]

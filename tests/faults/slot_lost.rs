@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::invariants::feedback_never_starves::PG_HBA;
-use crate::invariants::recovery_sql::{printed, typed};
+use crate::invariants::recovery_sql::{command, typed};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
@@ -46,7 +46,7 @@ async fn ids(outbox: &Outbox) -> BTreeSet<String> {
     outbox.query("SELECT id::text FROM outbox").await.iter().map(|row| row.get(0)).collect()
 }
 
-/// Asserts that the router named the loss and its reason, and that the SQL it printed returns exactly the unsent rows that still
+/// Asserts that the router named the loss and its reason, and that the SQL it printed stores exactly the unsent rows that still
 /// exist.
 async fn loss_is_explained(outbox: &Outbox, ended: &Ended, reason: &str, sent: &BTreeSet<String>) {
     let sql =
@@ -54,10 +54,8 @@ async fn loss_is_explained(outbox: &Outbox, ended: &Ended, reason: &str, sent: &
     let confirmed: String = outbox.query(sql).await[0].get(0);
     let confirmed = format!("confirmed up to {confirmed}");
     ended.says(&["invalidated the replication slot", reason, &confirmed, "deleted since"]);
-    let shown: BTreeSet<_> = typed(&outbox.client().await, printed(ended, "before that position: "), "id")
-        .await
-        .into_iter()
-        .collect();
+    let (_, select) = command(ended, "CREATE TABLE ").split_once(" AS ").unwrap();
+    let shown: BTreeSet<_> = typed(&outbox.client().await, select, "id").await.into_iter().collect();
     let gap: BTreeSet<_> = ids(outbox).await.difference(sent).cloned().collect();
     assert!(!gap.is_empty());
     assert_eq!(shown, gap);
@@ -141,17 +139,78 @@ async fn slot_lost_while_the_router_is_stopped_is_explained_by_run_check_and_sta
     }
     assert_eq!(kafka.count(&outbox.name).await, Ok(3));
 
-    // follow the router's advice
-    ended.says(&[&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)]);
-    outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
-    succeeded(settings.run(&["init"]), &[]);
-    let ended = Router::start(&settings).exits(3).await;
-    let mut router = Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]);
-    router.ready().await;
-    outbox.insert_numbers("order", "a", 9..10).await;
+    ended.says(&[&format!("`SELECT pg_drop_replication_slot('{}')`", outbox.name)]);
+    steps_leave_no_hole(&outbox, &kafka, &settings, &ended).await;
+}
+
+#[tokio::test]
+async fn slot_dropped_is_replaced_as_printed_without_a_hole() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
     outbox.all_confirmed().await;
     router.stop().await;
-    assert_eq!(kafka.count(&outbox.name).await, Ok(4));
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
+    outbox.insert_numbers("order", "a", 4..8).await;
+    let ended = Router::start(&settings).exits(3).await;
+    steps_leave_no_hole(&outbox, &kafka, &settings, &ended).await;
+}
+
+/// Types the steps as printed while another session inserts rows. Each row is then in Kafka or stored, and all are in Kafka in the
+/// end.
+async fn steps_leave_no_hole(outbox: &Outbox, kafka: &Kafka, settings: &Settings, ended: &Ended) {
+    let typing = std::cell::Cell::new(true);
+    let writer = async {
+        let mut n = 100;
+        while typing.get() {
+            outbox.insert("order", "b", &format!("{{\"n\": {n}}}")).await;
+            n += 1;
+        }
+    };
+    let operator = async {
+        let client = outbox.client().await;
+        // an invalidated slot has to be dropped
+        if let Some(drop) = ended.last_line().split('`').find(|text| text.starts_with("SELECT pg_drop_")) {
+            client.batch_execute(drop).await.unwrap();
+        }
+        let at_init = ids(outbox).await.len();
+        succeeded(settings.run_async(&["init"]).await, &[]);
+        eventually("rows are committed after init", async || {
+            (ids(outbox).await.len() > at_init).then_some(())
+        })
+        .await;
+        client.batch_execute(command(ended, "CREATE TABLE ")).await.unwrap();
+        let again = client.batch_execute(command(ended, "CREATE TABLE ")).await.unwrap_err();
+        assert_eq!(again.code().unwrap().code(), "42P07", "{again:?}");
+        let stored = typed(&client, command(ended, "SELECT * FROM "), "id").await;
+        let ended = Router::start(settings).exits(3).await;
+        let router = Router::with_arguments(settings, &["--accept-gap", ended.accept_gap_position()]);
+        let later = outbox.insert("order", "c", "{\"n\": 1}").await;
+        outbox.all_confirmed().await;
+        typing.set(false);
+        (router, stored, later)
+    };
+    let ((router, stored, later), ()) = tokio::join!(operator, writer);
+    outbox.all_confirmed().await;
+    let in_kafka = async || -> BTreeSet<String> {
+        kafka.records(&outbox.name).await.iter().map(|record| record.id().to_owned()).collect()
+    };
+    let all = ids(outbox).await;
+    let (sent, stored) = (in_kafka().await, BTreeSet::from_iter(stored));
+    let hole: Vec<_> = all.iter().filter(|id| !sent.contains(*id) && !stored.contains(*id)).collect();
+    assert!(hole.is_empty() && sent.contains(&later), "{} of {} rows: {hole:?}", hole.len(), all.len());
+
+    for _ in 0..2 {
+        // typed again, it sends nothing again
+        outbox.execute(command(ended, "BEGIN; ")).await;
+    }
+    outbox.all_confirmed().await;
+    router.stop().await;
+    assert_eq!(in_kafka().await, all);
+    // what is sent twice was announced: it was stored, and was in Kafka
+    let twice = stored.intersection(&sent).count();
+    assert_eq!(kafka.count(&outbox.name).await, Ok(all.len() + twice));
 }
 
 /// Postgres 18 and later invalidate a slot that nobody reads.

@@ -200,6 +200,36 @@ async fn shards_wait_for_routers_of_the_old_number() {
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 
+/// Two operators type the same command. The first one waits for a router, so the second one finds it running.
+#[tokio::test]
+async fn shards_change_that_is_typed_twice_at_once_alarms_nobody() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
+    let (two, three) = two_and_three(&outbox, &kafka).await;
+    succeeded(three.run_async(&["init"]).await, &[]);
+    let router = Router::active(&two).await;
+    let change = ["shards", "change", "--from", "2"];
+    let start = || {
+        let three = three.clone();
+        tokio::spawn(async move { three.run_async(&change).await })
+    };
+    let first = start();
+    let sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_try_advisory_lock%' \
+                    AND application_name LIKE '%/_ shards'";
+    eventually("the command waits for the slot's lock", async || outbox.query(sessions).await.pop()).await;
+    let second = start();
+    eventually("the second command ends", async || second.is_finished().then_some(())).await;
+    let second = second.await.unwrap();
+    let said =
+        ["another `outbox-router shards change` is running", "nothing is missing", "outbox-router check"];
+    refused(&second, 1, &said);
+    assert!(!second.err.contains("may be missing"), "{}", second.err);
+    router.stop().await;
+    succeeded(first.await.unwrap(), &["all earlier events are delivered"]);
+    succeeded(three.run_async(&change).await, &["is already complete"]);
+    delivers(&three, &outbox, 4..7).await;
+    same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
+}
+
 #[tokio::test]
 async fn shards_with_parked_events_are_not_changed() {
     let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
@@ -225,7 +255,7 @@ async fn shards_with_parked_events_are_not_changed() {
         &["Slots for another number of shards exist", "_0_of_2"],
     );
     router.stop().await;
-    refused(&with_count(3).run(&["shards", "change", "--from", "2"]), 3, &["events of", "are parked (1)"]);
+    refused(&with_count(3).run(&["shards", "change", "--from", "2"]), 3, &["has 1 parked event, and"]);
     let router = Router::active(&with_count(2)).await;
     succeeded(
         with_count(2).run(&["dead-letters", "discard", "--all", "--yes"]),

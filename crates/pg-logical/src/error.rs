@@ -192,8 +192,8 @@ pub enum Remedy {
     ServerCertificate,
     /// The stream cannot be read past this place.
     StreamEnded {
-        /// The statements that were passed to [`ReplicationStream::new`](crate::replication::ReplicationStream::new).
-        recovery_sql: String,
+        /// What was passed to [`ReplicationStream::new`](crate::replication::ReplicationStream::new) for this case.
+        recovery: String,
     },
 }
 

@@ -1,5 +1,6 @@
 //! The checkpoints in Kafka: whether the topic retains them, and whether the next start would resume there.
 
+use pg_logical::Lsn;
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 

@@ -77,7 +77,7 @@ pub(super) fn check_column_list(
     findings: &mut Findings,
 ) {
     if let Err(Error::Definite(refused)) =
-        check_column_lists(config.base_name(), outbox, config.source(), columns, &catalog.tables)
+        check_column_lists(config.base_name(), outbox, config.source(), columns, catalog)
     {
         return findings.error("publication_columns", refused.what, refused.remedy);
     }

@@ -273,7 +273,7 @@ impl<'a> Init<'a> {
         let catalog = Catalog::query(&mut self.session, &config.postgres, &config.outbox).await?;
         catalog.check_publication(config.source(), Missing::AtStart)?;
         let columns = Columns::query(&mut self.session, config.source(), &catalog.tables).await?;
-        check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog.tables)
+        check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog)
     }
 
     async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {

@@ -36,13 +36,14 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     }
     let shards = |config: &Config| config.every_shard().into_iter().map(Arc::new).collect::<Vec<_>>();
     let (old, new) = (shards(&config.with_shards(from)), shards(&config.with_shards(to)));
+    let mut only = drain::lock_command(config).await?;
     let mut session = connect(config, "shards", Startup::default()).await?;
     check_new_shards(&mut session, &new).await?;
     let left = with_slot(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {
             let text =
-                format!("The change to {} is already complete; they began at {at}.\n", counted(to, "shard"));
+                format!("The change to {} is already complete; it began at {at}.\n", counted(to, "shard"));
             return terminal::print(&text);
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
@@ -71,6 +72,8 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         Some(at) => at,
         None => {
             let at = deliver(&mut session, &left).await?;
+            // the lock is lost if the server has ended its session
+            only.query("SELECT").await?;
             // the server may have ended the session, which was idle during the delivery
             session = connect(config, "shards", Startup::default()).await?;
             at
@@ -94,6 +97,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     plan::write(config, at, true).await?;
     let done = print_next_steps(&mut session, &old, to).await;
     session.close().await;
+    only.close().await;
     done
 }
 
@@ -283,14 +287,16 @@ async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Res
     }
     for shard in old {
         let count = session.query_one(&dead_letters::count(&shard.name, "true")).await?.unwrap_or_default();
-        if count != "0" {
+        let count: u64 = count.parse().unwrap_or_default();
+        if count > 0 {
+            let parked = counted(count, "parked event");
             return Err(Error::not_safe(
                 format!(
-                    "events of {} are parked ({count}), and later events of their aggregates would be sent before them",
+                    "{} has {parked}, and later events of the same aggregates would be sent first",
                     shard.name
                 ),
-                "Start the routers with the old number of shards, retry or discard these events (outbox-router dead-letters list), and run \
-                 this command again when none is left",
+                "Start the routers with the old number of shards, retry or discard what is parked (outbox-router dead-letters list), and \
+                 run this command again when nothing is left",
             ));
         }
     }

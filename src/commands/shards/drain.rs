@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::Lsn;
-use pg_logical::connect::Startup;
+use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::session::Session;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,35 @@ pub(super) async fn lock(shards: &[Arc<Config>], within: Option<Duration>) -> Re
         locks.push(session);
     }
     Ok(locks)
+}
+
+/// Waits a moment until no other run of this command is active, and keeps others out until the returned session ends. Two runs
+/// at once would find each other's work half done.
+pub(super) async fn lock_command(config: &Config) -> Result<Session, Error> {
+    // the session is idle while events are delivered
+    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
+    let mut session = connect(config, "shards", startup).await?;
+    // a slot's name has no spaces, so this is the name of no slot
+    let name = format!("{} shards change", config.base_slot());
+    let deadline = Instant::now() + SESSION_END_TIMEOUT;
+    while !slot_lock::try_take(&mut session, &name).await? {
+        if Instant::now() < deadline {
+            sleep(RETRY_INTERVAL).await;
+            continue;
+        }
+        let Some((pid, holder)) = slot_lock::named_holder(&mut session, &name).await? else { continue };
+        return Err(Error::refused(
+            format!(
+                "another `outbox-router shards change` is running: {holder}; this one has changed nothing, and nothing is missing"
+            ),
+            format!(
+                "Wait until it ends, and look at its output; `outbox-router check` shows which slots exist. This command, run again, then says \
+                 that the change is complete, or completes it. If nobody runs the other one any more, end its session: SELECT \
+                 pg_terminate_backend({pid})"
+            ),
+        ));
+    }
+    Ok(session)
 }
 
 pub(super) async fn unlock(locks: Vec<Session>) {

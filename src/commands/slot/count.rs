@@ -9,7 +9,7 @@ use pg_logical::pgoutput::Message;
 use pg_logical::replication::{
     NotStarted, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
 };
-use pg_logical::{Lsn, PgTimestamp};
+use pg_logical::{Lsn, Oid, PgTimestamp};
 
 use crate::advice;
 use crate::commands::connect;
@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
 use crate::postgres::bookmarks;
+use crate::postgres::catalog::Table;
 use crate::progress::{Change, Landmark, Position, Progress};
 use crate::quantity::{bytes, counted};
 use crate::routing::Router;
@@ -30,6 +31,8 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) events: u64,
+    /// How many of them cannot be decoded. The router stops at each of these.
+    pub(super) undecodable: u64,
     /// The size of the columns that the router reads.
     pub(super) bytes: u64,
     pub(super) first: Option<PgTimestamp>,
@@ -37,15 +40,24 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// The sentence `what`, or nothing if there are no events.
+    /// A sentence about what happens to the events, or nothing if there are none: `They are never sent`.
     pub(super) fn if_any(&self, what: &str) -> String {
-        if self.events == 0 { String::new() } else { format!(" {what}.") }
+        match self.events {
+            0 => String::new(),
+            1 => format!(" It is {what}."),
+            _ => format!(" They are {what}."),
+        }
     }
 
-    fn add(&mut self, event: &OutboxEvent<'_>, committed: PgTimestamp) {
-        let size = FIELDS.iter().filter_map(|field| event.field(*field)).map(<[u8]>::len).sum::<usize>();
+    fn add(&mut self, event: Option<&OutboxEvent<'_>>, committed: PgTimestamp) {
         self.events += 1;
-        self.bytes += size as u64;
+        match event {
+            Some(event) => {
+                let values = FIELDS.iter().filter_map(|field| event.field(*field));
+                self.bytes += values.map(<[u8]>::len).sum::<usize>() as u64;
+            }
+            None => self.undecodable += 1,
+        }
         self.first.get_or_insert(committed);
         self.last = Some(committed);
     }
@@ -56,14 +68,19 @@ impl std::fmt::Display for Count {
         let (Some(first), Some(last)) = (self.first, self.last) else { return f.write_str("no events") };
         let (first, last) = (Utc(first.unix_micros()), Utc(last.unix_micros()));
         let events = counted(self.events, "event");
-        write!(f, "{events}, {}, committed from {first} to {last}", bytes(self.bytes))
+        let undecodable = match self.undecodable {
+            0 => String::new(),
+            count => format!(" ({count} of them cannot be decoded)"),
+        };
+        write!(f, "{events}{undecodable}, {}, committed from {first} to {last}", bytes(self.bytes))
     }
 }
 
-/// Counts the events of the slot `from` between two positions, by reading a temporary copy of it. With `shard`, only the
-/// messages of that shard count.
+/// Counts the events of the slot `from` between two positions, by reading a temporary copy of it. `tables` are the outbox
+/// tables as they are now. With `shard`, only the messages of that shard count.
 pub(super) async fn between(
     config: &Arc<Config>,
+    tables: &[Option<Table>],
     shard: Option<(Shard, Ids)>,
     from: &str,
     start: Position,
@@ -87,8 +104,9 @@ pub(super) async fn between(
         })?;
 
     let router = Router::of(config);
+    let oids = tables.iter().map(|table| table.as_ref().map(|table| Oid(table.oid)));
     let mut counting = Counting {
-        outbox: Outbox::of(config, router.extra_columns()).of_shard(shard),
+        outbox: Outbox::of(config, router.extra_columns()).with_oids(oids).of_shard(shard),
         progress: Progress::new(start),
         end,
         count: Count::default(),
@@ -148,7 +166,6 @@ impl Counting {
 
     /// Counts one message. Returns whether the end lies before it.
     fn message(&mut self, message: &Message<'_>) -> Result<bool, Error> {
-        // events that cannot be decoded are not counted; the router reports them when it gets there
         let event = match message {
             Message::Begin(begin) => {
                 if !self.end.covers(begin.final_lsn, 1) {
@@ -163,7 +180,9 @@ impl Counting {
                 return Ok(false);
             }
             Message::Relation(relation) => {
-                let _ = self.outbox.relation(relation, true);
+                if let Err(error) = self.outbox.relation(relation, true) {
+                    self.outbox.unreadable(relation.id, error);
+                }
                 return Ok(false);
             }
             Message::Type(named) => {
@@ -180,10 +199,12 @@ impl Counting {
         let ordinal = self.progress.ordinal(sequence);
         self.progress.acknowledge(sequence);
         let (final_lsn, committed) = self.transaction;
-        if let Ok(Some(event)) = event
-            && self.end.covers(final_lsn, ordinal)
-        {
-            self.count.add(&event, committed);
+        if self.end.covers(final_lsn, ordinal) {
+            match event {
+                Ok(Some(event)) => self.count.add(Some(&event), committed),
+                Ok(None) => {}
+                Err(_) => self.count.add(None, committed),
+            }
         }
         Ok(false)
     }

@@ -20,7 +20,7 @@ use crate::commands::stored_position::StoredPosition;
 use crate::commands::{ANSWER_TIMEOUT, confirm_by_count};
 use crate::config::Config;
 use crate::error::Error;
-use crate::postgres::bookmarks::{self, REPLICATION};
+use crate::postgres::bookmarks::{self, Bookmark, REPLICATION};
 use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
 use crate::progress::Position;
@@ -42,7 +42,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     }
     let known = bookmarks::list(&mut before.session, slot).await?;
     let Some(bookmark) = bookmarks::find(&known, to, OffsetDateTime::now_utc()) else {
-        return Err(no_bookmark(to, &known));
+        return Err(nothing_to_go_back_to(to, &known));
     };
     let Some(position) = bookmark.position.filter(|_| !bookmark.is_lost()) else {
         return Err(Error::refused(
@@ -66,13 +66,13 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         ));
     }
     let shard = before.shard(config).await?;
-    let count = count::between(config, shard, &bookmark.slot, back, now).await?;
+    let count = count::between(config, &before.catalog.tables, shard, &bookmark.slot, back, now).await?;
     let what = format!(
         "Back from {} to {position}, the bookmark {} created at {}: {count}.{}",
         now.flush,
         bookmark.title(),
         bookmark.made(),
-        count.if_any("They are sent again")
+        count.if_any("sent again")
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
@@ -139,7 +139,9 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         ));
     }
     let counted = match before.shard(config).await {
-        Ok(shard) if readable.flush < to => count::between(config, shard, slot, readable, ahead).await,
+        Ok(shard) if readable.flush < to => {
+            count::between(config, &before.catalog.tables, shard, slot, readable, ahead).await
+        }
         Ok(_) => Ok(Count::default()),
         Err(error) => Err(error),
     };
@@ -154,8 +156,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     };
     let unknown =
         if unknown.is_empty() { String::new() } else { format!(" Not counted: {}.", unknown.join("; ")) };
-    let what =
-        format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.if_any("They are never sent"));
+    let what = format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.if_any("never sent"));
     if !confirmed(&what, how, &count)? {
         before.close().await;
         return Ok(());
@@ -183,6 +184,25 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     locked.close().await;
     before.close().await;
     terminal::print(&format!("The router resumes at {to}; a running router does so without a restart.\n"))
+}
+
+/// The error if `--to` names no bookmark, and no bookmark was created by that time.
+fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
+    let missing = no_bookmark(to, known);
+    // a bookmark's name has only letters, digits and underscores
+    if !to.contains([':', '-']) {
+        return missing;
+    }
+    let what = match bookmarks::parse_time(to, OffsetDateTime::now_utc()) {
+        Some(_) => format!("no bookmark that was created by {to} (UTC) can be used"),
+        None => {
+            format!("{to} is neither a time, such as 14:05 or 2026-11-21T14:05, nor the name of a bookmark")
+        }
+    };
+    match missing {
+        Error::Definite(definite) => Error::refused(what, definite.remedy),
+        other => other,
+    }
 }
 
 /// Prints the effect, and returns whether to go on.

@@ -154,7 +154,7 @@ pub fn find<'a>(bookmarks: &'a [Bookmark], text: &str, now: OffsetDateTime) -> O
 }
 
 /// `14:05`, `14:05:30`, `2026-11-21T14:05`, with or without seconds and `Z`. A time of day is its last occurrence.
-fn parse_time(text: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
+pub fn parse_time(text: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let number = |digits: &str| -> Option<u16> {
         digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()

@@ -20,9 +20,9 @@ pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shard
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
 
-use pg_logical::QueryError;
 use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
+use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres, TableName};
@@ -86,7 +86,7 @@ impl Catalog {
 
     /// The part of the check about tables and publication.
     pub fn check_publication(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
-        publication::check(self.publication.as_ref(), &self.tables, source, missing)
+        publication::check(self.publication.as_ref(), &self.tables, source, missing, self.confirmed())
     }
 
     /// What determines the changes in the stream.
@@ -108,9 +108,19 @@ impl Catalog {
         }
     }
 
-    /// What an operator can do about rows that were written while no publication published them.
-    pub fn recovery_advice(&self, source: OutboxSource<'_>) -> String {
-        publication::recovery_advice(&self.tables, source)
+    /// What an operator can do about rows that were written while no publication published them. The router has delivered up
+    /// to `position`.
+    pub fn recovery_advice(&self, source: OutboxSource<'_>, position: Lsn) -> String {
+        publication::recovery_advice(&self.tables, source, position)
+    }
+
+    /// The same while the router runs. The catalogues do not have its position.
+    pub fn recovery_advice_while_running(&self, source: OutboxSource<'_>) -> String {
+        publication::recovery_advice_while_running(&self.tables, source, self.confirmed())
+    }
+
+    fn confirmed(&self) -> Lsn {
+        self.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
 }
 

@@ -6,8 +6,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::columns::Columns;
-use super::recovery_sql;
-use super::table::Table;
+use super::{Catalog, recovery_sql};
 use crate::config::OutboxSource;
 use crate::error::Error;
 use crate::outbox::Outbox;
@@ -28,21 +27,23 @@ pub fn own_publication(router: &str, source: OutboxSource<'_>) -> String {
 }
 
 /// The steps for rows that lack columns because of a column list: no publication can complete them in the log, so they are
-/// written again. `columns` and `tables` are those of the outbox tables.
+/// written again. `columns` are those of the outbox tables.
 pub fn rewrite_rows(
     router: &str,
     source: OutboxSource<'_>,
     columns: &[Columns],
-    tables: &[Option<Table>],
+    catalog: &Catalog,
 ) -> String {
+    let deleted = recovery_sql::in_commit_order(source, &catalog.tables, catalog.confirmed());
     let again: Vec<String> = columns.iter().map(|columns| again(source, columns)).collect();
     format!(
         "The rows are complete in the table. {}, and run `outbox-router init`. Then, as the owner of the table, write the rows again \
          that only the old slot has; they may arrive after events that were written since init, and every reader of the table's changes \
-         sees them again: {}. Rows that were deleted since are only in the log; to see them, run in one session: {}. Then {}",
+         sees them again: {}. Rows that were deleted since are only in the log; to see them, run in one session: {}; {}. Then {}",
         new_settings(router, source),
         again.join("; "),
-        recovery_sql::in_commit_order(source, tables),
+        deleted.store,
+        deleted.show,
         start_and_drop(source),
     )
 }
@@ -56,7 +57,7 @@ pub fn check_column_lists(
     outbox: &Outbox,
     source: OutboxSource<'_>,
     columns: &[Columns],
-    tables: &[Option<Table>],
+    catalog: &Catalog,
 ) -> Result<(), Error> {
     for table in columns {
         let needed = table.needed_of_left_out(outbox);
@@ -68,7 +69,7 @@ pub fn check_column_lists(
                     needed.join(" and "),
                     table.table
                 ),
-                rewrite_rows(router, source, columns, tables),
+                rewrite_rows(router, source, columns, catalog),
             ));
         }
     }

@@ -1,12 +1,14 @@
 //! The publication, and whether it publishes the outbox tables.
 
-use pg_logical::quoting;
 use pg_logical::quoting::literal;
+use pg_logical::{Lsn, quoting};
 
+use super::recovery_sql::{self, Recovery};
 use super::table::Table;
-use super::{Missing, Unreadable, Values, flag, recovery_sql};
+use super::{Missing, Unreadable, Values, flag};
 use crate::config::{OutboxSource, Postgres, TableName};
 use crate::error::Error;
+use crate::shards;
 
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +83,13 @@ pub(super) fn check(
     tables: &[Option<Table>],
     source: OutboxSource<'_>,
     missing: Missing,
+    confirmed: Lsn,
 ) -> Result<(), Error> {
     fault(publication, tables, source).map_err(|Fault { what, remedy, logged }| match missing {
         Missing::AtStart => Error::refused(what, remedy),
         Missing::WhileRunning if logged => {
-            Error::not_safe(what, format!("{remedy}. {}", recovery_advice(tables, source)))
+            let recovery = recovery_advice_while_running(tables, source, confirmed);
+            Error::not_safe(what, format!("{remedy}. {recovery}"))
         }
         Missing::WhileRunning => Error::not_safe(
             what,
@@ -234,22 +238,50 @@ pub fn guard(postgres: &Postgres) -> String {
     name + "_guard"
 }
 
-/// What an operator can do about rows that were written while no publication published them. Ends in SQL.
-pub(super) fn recovery_advice(tables: &[Option<Table>], source: OutboxSource<'_>) -> String {
-    let partitioned = tables.iter().flatten().any(|table| table.partitioned);
-    let also = if partitioned {
+/// The same while the router runs, whose slot is `confirmed`. Its position may be later, so a start gives the statements if it
+/// stops there.
+pub(super) fn recovery_advice_while_running(
+    tables: &[Option<Table>],
+    source: OutboxSource<'_>,
+    confirmed: Lsn,
+) -> String {
+    if !source.checkpoints {
+        return recovery_advice(tables, source, confirmed);
+    }
+    format!(
+        "{}Rows committed meanwhile may be missing in Kafka, and nothing was skipped. Run `outbox-router run{}`: it stops again, and \
+         says with its position how to find and send them",
+        why_altered(tables),
+        shards::argument(source.shard)
+    )
+}
+
+/// What an operator can do about rows that were written while no publication published them. The router has delivered up to
+/// `position`. Each command is between backticks.
+pub(super) fn recovery_advice(tables: &[Option<Table>], source: OutboxSource<'_>, position: Lsn) -> String {
+    let Recovery { store, show, send } = recovery_sql::in_commit_order(source, tables, position);
+    format!(
+        "{}Rows committed meanwhile may be missing in Kafka. Every event before {position} is there. To send what was committed since \
+         then, while no router runs: (1) `outbox-router init` creates the publication if it does not exist. (2) As an administrator, \
+         in one session, `{store}` stores these rows in commit order, deleted rows included, and returns their number and the \
+         command of step 4. (3) `{show}` shows them. Rows sent in the last moments before the router stopped come twice, and so does \
+         the sent part of a transaction. Rows that were written while the table was unlogged are only in the table. {}(4) The returned command \
+         `outbox-router slot advance`: the router goes on after the stored rows. (5) `outbox-router run{}`. (6) `{send}` inserts the stored \
+         rows again. Their events come after newer ones of their aggregates",
+        why_altered(tables),
+        recovery_sql::of_which_shards(source),
+        shards::argument(source.shard)
+    )
+}
+
+/// Who may have altered the publication.
+fn why_altered(tables: &[Option<Table>]) -> &'static str {
+    if tables.iter().flatten().any(|table| table.partitioned) {
         "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \
          unlogged; its rows are then missing. "
     } else {
         ""
-    };
-    format!(
-        "{also}Rows committed meanwhile may be missing in Kafka. The slot has not moved past the last successful check: read the \
-         changes after it before the router passes them. A copy of the slot shows them in commit \
-         order, deleted rows included. It may also show rows that are in Kafka; rows that were written while the table was \
-         unlogged are only in the table. In one session: {}",
-        recovery_sql::in_commit_order(source, tables)
-    )
+    }
 }
 
 #[cfg(test)]
@@ -296,7 +328,7 @@ mod tests {
         let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
         let tables = vec![named("orders"), named("public")];
         let config = Config { outbox: Outbox { tables, ..config().outbox }, shard, ..config() };
-        match check(publication.as_ref(), &[Some(table()), second], config.source(), missing) {
+        match check(publication.as_ref(), &[Some(table()), second], config.source(), missing, Lsn(1)) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),
@@ -345,6 +377,6 @@ mod tests {
         let (_, text) = judge(Some(publication()), unpublished(), Missing::AtStart, shard).unwrap();
         assert!(text.contains("with its row filters") && !text.contains("ADD TABLE"), "{text}");
         let (_, text) = judge(Some(publication()), unpublished(), Missing::WhileRunning, shard).unwrap();
-        assert!(text.ends_with("-- rows of all shards"), "{text}");
+        assert!(text.contains("`outbox-router run --shard 1`"), "{text}");
     }
 }

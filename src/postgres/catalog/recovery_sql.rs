@@ -1,22 +1,46 @@
-//! SQL with which an operator can read what the stream does not contain.
+//! Statements with which an operator finds and sends rows that the stream does not contain.
 //!
 //! As long as the slot has not passed a part of the log, a copy of it with another plugin returns that part in commit order,
 //! whatever has happened to the publication and the rows since. An invalidated slot cannot be copied (15: "doesn't reserve
 //! WAL", 18: "cannot copy invalidated replication slot"), which only leaves the table.
+//!
+//! The rows are stored in a table first. So the same rows are counted, shown and sent, and a statement that is typed twice does
+//! nothing the second time.
 
-use pg_logical::quoting;
-use pg_logical::quoting::literal;
+use pg_logical::Lsn;
+use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
 use super::table::Table;
 use crate::config::{OutboxSource, TableName};
+use crate::shards;
 
-/// A comment after statements that show the rows of all shards, for a router of one shard.
-const OF_ALL_SHARDS: &str = " -- rows of all shards";
+/// A column in a line of `test_decoding`: its name, its type, and its value as a literal (contrib/test_decoding in the sources
+/// of Postgres).
+const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:[^']|'')*'|[^ ]+)"#;
 
-/// Statements that show the inserts after the slot's position in commit order, including rows deleted since. They belong in
-/// one session, whose end drops the copy, and nobody may read the slot meanwhile. `tables` are the outbox tables as they are
-/// now.
-pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> String {
+/// Statements for the rows that are not in Kafka.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// Stores the rows in a new table.
+    pub store: String,
+    /// Shows the stored rows.
+    pub show: String,
+    /// Inserts the stored rows into the outbox again, and empties the table.
+    pub send: String,
+}
+
+/// Whose rows the statements are about, for a router of one shard.
+pub fn of_which_shards(source: OutboxSource<'_>) -> &'static str {
+    match source.shard {
+        Some(_) => "The statements are about the rows of all shards: those of other shards come twice. ",
+        None => "",
+    }
+}
+
+/// Statements for everything committed after `position`, in commit order and with rows deleted since. Those that store it belong
+/// in one session, whose end drops the copy of the slot. They return the number of rows and the command with which the router
+/// goes on after them. `tables` are the outbox tables as they are now.
+pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], position: Lsn) -> Recovery {
     let (postgres, outbox) = (source.postgres, source.outbox);
     let slot = literal(&postgres.slot);
     // slot names are unique on the server, and another router may need a copy too: the name contains this router's slot, cut
@@ -28,50 +52,91 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>]) -> St
     let by_name =
         tables.len() == outbox.tables.len() && tables.iter().all(|table| table.as_ref().is_some_and(named));
     let mut wanted: Vec<String> = if by_name {
-        // test_decoding quotes names only where it must, as %I does
-        let beginning = |table: &TableName| {
-            format!("format('table %I.%I: INSERT:', {}, {})", literal(&table.schema), literal(&table.name))
-        };
-        outbox.tables.iter().map(|table| format!("starts_with(data, {})", beginning(table))).collect()
+        outbox.tables.iter().map(begins_with_name).collect()
     } else {
         vec!["data LIKE 'table %: INSERT:%'".to_owned()]
     };
+    let id = &outbox.columns.id;
+    let mut statements: Vec<String> = outbox
+        .tables
+        .iter()
+        .map(|table| {
+            let is_of_table = if by_name { begins_with_name(table) } else { may_be_of(table) };
+            format!("WHEN {is_of_table} THEN {}", insert_again(table, id))
+        })
+        .collect();
     if let Some(prefix) = &outbox.message_prefix {
         let beginning = literal(&format!("message: transactional: 1 prefix: {prefix},"));
-        wanted.push(format!("starts_with(data, {beginning})"));
+        let is_message = format!("starts_with(data, {beginning})");
+        let prefix = literal(prefix);
+        statements.push(format!(
+            "WHEN {is_message} THEN format('SELECT pg_logical_emit_message(true, %L, %L)', {prefix}, \
+             substr(data, strpos(data, ' content:') + 9))"
+        ));
+        wanted.push(is_message);
     }
+    let place = position.to_string().replace('/', "_").to_lowercase();
+    let stored = &stored(&format!("{}_{place}", postgres.slot));
+    let shard = literal(&shards::argument(source.shard));
+    let wanted = wanted.join(" OR ");
+    let statements = statements.join(" ");
+    Recovery {
+        store: format!(
+            "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
+             SELECT pg_replication_slot_advance({copy}, greatest(confirmed_flush_lsn, '{position}')) FROM pg_replication_slots \
+             WHERE slot_name = {copy}; \
+             CREATE TABLE {stored} AS SELECT upto, n, lsn, data FROM (SELECT pg_current_wal_flush_lsn() AS upto) AS log \
+             LEFT JOIN LATERAL pg_logical_slot_peek_changes({copy}, upto, NULL) WITH ORDINALITY AS change (lsn, xid, data, n) \
+             ON {wanted}; \
+             SELECT count(data), 'outbox-router slot advance --to ' || min(upto) || {shard} AS command FROM {stored}"
+        ),
+        show: format!("SELECT lsn, data FROM {stored} WHERE data IS NOT NULL ORDER BY n"),
+        send: format!(
+            "DO {}",
+            dollar_quoted(&format!(
+                "DECLARE line record; BEGIN FOR line IN SELECT CASE {statements} END AS again FROM {stored} ORDER BY n LOOP \
+                 IF line.again IS NOT NULL THEN EXECUTE line.again; END IF; END LOOP; TRUNCATE {stored}; END"
+            ))
+        ),
+    }
+}
+
+/// Whether a line is about this table under its present name. `test_decoding` quotes names only where it must, as %I does.
+fn begins_with_name(table: &TableName) -> String {
+    let (schema, name) = (literal(&table.schema), literal(&table.name));
+    format!("starts_with(data, format('table %I.%I: INSERT:', {schema}, {name}))")
+}
+
+/// Whether a line is about a partition of this table, or about a table of its name in any schema.
+fn may_be_of(table: &TableName) -> String {
+    let name = literal(&table.name);
+    let shown = "substr(left(data, strpos(data, ': INSERT:') - 1), 7)";
     format!(
-        "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
-         SELECT lsn, data FROM pg_logical_slot_peek_changes({copy}, NULL, NULL) WHERE {}{}",
-        wanted.join(" OR "),
-        of_all_shards(source)
+        "starts_with(data, 'table ') AND (right({shown}, length(quote_ident({name})) + 1) = '.' || quote_ident({name}) \
+         OR {shown} IN (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_partition_tree({}) AS p \
+         JOIN pg_class AS c ON c.oid = p.relid JOIN pg_namespace AS n ON n.oid = c.relnamespace))",
+        literal(&table.in_sql())
     )
 }
 
-/// A query for every outbox row committed after the position of a lost slot, and some committed shortly before. The slot's
-/// `catalog_xmin` survives its invalidation. It is the oldest transaction that was open when the slot last moved, so
-/// everything committed after its position has that transaction id or a later one. `None`: without a table there is nothing
-/// to read.
-pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option<String> {
-    let outbox = source.outbox;
-    let since = catalog_xmin.map(|xid| format!(" WHERE age(xmin) <= age('{xid}'::xid)")).unwrap_or_default();
-    let query = |table: &TableName| {
-        let order = outbox
-            .columns
-            .created_at
-            .as_deref()
-            .map(|column| format!(" ORDER BY {}", quoting::identifier(column)));
-        format!("SELECT * FROM {}{since}{}", table.in_sql(), order.unwrap_or_default())
-    };
-    let queries: Vec<String> = outbox.tables.iter().map(query).collect();
-    (!queries.is_empty()).then(|| queries.join("; ") + of_all_shards(source))
+/// An expression that turns the line of a row into statements which insert it again, instead of the row that is still there.
+/// Numbers are quoted, because NaN and Infinity are no literals otherwise.
+fn insert_again(table: &TableName, id: &str) -> String {
+    format!(
+        "(SELECT format('DELETE FROM %1$s WHERE %2$s = %3$s; INSERT INTO %1$s (%4$s) OVERRIDING SYSTEM VALUE VALUES (%5$s)', \
+         {}, {id}, coalesce(min(field[3]) FILTER (WHERE field[1] = {id}), 'NULL'), string_agg(field[1], ', '), \
+         string_agg(regexp_replace(field[3], '^[-0-9NI].*', '''\\&'''), ', ')) FROM regexp_matches(substr(data, strpos(data, ': INSERT:') + 9), {}, 'g') AS field)",
+        literal(&table.in_sql()),
+        literal(FIELD),
+        id = format!("quote_ident({})", literal(id)),
+    )
 }
 
 /// A statement for each outbox table that inserts the rows again that are still there, from the transaction `since` on. The
 /// router sends them again. `None`: without a table there is nothing to send, and with shards it would send the rows of all.
 pub fn send_again(source: OutboxSource<'_>, since: u32) -> Option<String> {
     let outbox = source.outbox;
-    let order = outbox.columns.created_at.as_deref().map(quoting::identifier);
+    let order = outbox.columns.created_at.as_deref().map(identifier);
     let order = order.map(|column| format!(" ORDER BY {column}")).unwrap_or_default();
     let statement = |table: &TableName| {
         let table = table.in_sql();
@@ -84,8 +149,43 @@ pub fn send_again(source: OutboxSource<'_>, since: u32) -> Option<String> {
     (!statements.is_empty() && source.shard.is_none()).then(|| statements.join("; "))
 }
 
-fn of_all_shards(source: OutboxSource<'_>) -> &'static str {
-    if source.shard.is_some() { OF_ALL_SHARDS } else { "" }
+/// Statements for every row committed after the position of a slot that is gone, from the tables. They belong after the creation
+/// of the new slot, which has what is committed later. The `catalog_xmin` of an invalidated slot survives. It is the oldest
+/// transaction that was open when the slot last moved, so everything committed after its position has that transaction id or a
+/// later one. `None`: without a table there is nothing to read.
+pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option<Recovery> {
+    let outbox = source.outbox;
+    let (since, suffix) = match catalog_xmin {
+        Some(xid) => (format!(" WHERE age(xmin) <= age('{xid}'::xid)"), format!("_{xid}")),
+        None => (String::new(), String::new()),
+    };
+    let order = outbox.columns.created_at.as_deref();
+    let order = order.map(|column| format!(" ORDER BY {}", identifier(column))).unwrap_or_default();
+    let id = identifier(&outbox.columns.id);
+    let (mut store, mut show, mut send) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, table) in outbox.tables.iter().enumerate() {
+        let number = if outbox.tables.len() > 1 { format!("_{}", number + 1) } else { String::new() };
+        let stored = stored(&format!("{}{suffix}{number}", source.postgres.slot));
+        let table = table.in_sql();
+        store.push(format!("CREATE TABLE {stored} AS SELECT * FROM {table}{since}"));
+        show.push(format!("SELECT * FROM {stored}{order}"));
+        send.push(format!(
+            "DELETE FROM {table} WHERE {id} IN (SELECT {id} FROM {stored}); \
+             INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {stored}{order}; TRUNCATE {stored}"
+        ));
+    }
+    (!store.is_empty()).then(|| Recovery {
+        store: store.join("; "),
+        show: show.join("; "),
+        send: format!("BEGIN; {}; COMMIT", send.join("; ")),
+    })
+}
+
+/// The table for rows that were not sent, in the router's schema.
+fn stored(suffix: &str) -> String {
+    // names have at most 63 bytes; the end is what tells two tables of one slot apart
+    let suffix: String = suffix.chars().rev().take(55).collect();
+    format!("outbox_router.{}", identifier(&format!("unsent_{}", suffix.chars().rev().collect::<String>())))
 }
 
 #[cfg(test)]
@@ -108,6 +208,8 @@ mod tests {
         })
     }
 
+    const POSITION: Lsn = Lsn(0x0016_B374);
+
     #[test]
     fn the_copy_of_the_slot_is_asked_for_the_outbox_alone() {
         let outbox = Outbox {
@@ -119,38 +221,40 @@ mod tests {
             ..config().outbox
         };
         let two = Config { outbox, ..config() };
-        insta::assert_snapshot!(in_commit_order(two.source(), &[table(false), table(false)]), @r#"SELECT pg_copy_logical_replication_slot('outbox_router', 'outbox_router_rescue', true, 'test_decoding'); SELECT lsn, data FROM pg_logical_slot_peek_changes('outbox_router_rescue', NULL, NULL) WHERE starts_with(data, format('table %I.%I: INSERT:', 'public', 'outbox')) OR starts_with(data, format('table %I.%I: INSERT:', 'it''s', 'Events')) OR starts_with(data, 'message: transactional: 1 prefix: outbox,')"#);
+        let Recovery { store, show, send } =
+            in_commit_order(two.source(), &[table(false), table(false)], POSITION);
+        insta::assert_snapshot!([store, show, send].join("\n"));
     }
 
     #[test]
     fn the_copy_has_a_name_that_postgres_takes_and_no_other_router_uses() {
         let postgres = Postgres { slot: "s".repeat(63), ..config().postgres };
         let config = Config { postgres, ..config() };
-        let sql = in_commit_order(config.source(), &[table(false)]);
+        let sql = in_commit_order(config.source(), &[table(false)], POSITION).store;
         assert!(sql.contains(&format!("'{}_rescue'", "s".repeat(56))), "{sql}");
+        assert!(sql.contains(&format!("outbox_router.\"unsent_{}_0_16b374\"", "s".repeat(46))), "{sql}");
     }
 
     #[test]
     fn a_table_whose_rows_have_other_names_is_not_asked_for_by_name() {
         for tables in [vec![table(true)], vec![None], vec![]] {
-            let sql = in_commit_order(config().source(), &tables);
-            assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
+            let sql = in_commit_order(config().source(), &tables, POSITION);
+            assert!(sql.store.contains("ON data LIKE 'table %: INSERT:%';"), "{sql:?}");
+            assert!(sql.send.contains("pg_partition_tree"), "{sql:?}");
         }
     }
 
     #[test]
     fn a_table_that_the_publication_does_not_name_is_not_asked_for_by_name_either() {
         let unnamed = table(false).map(|table| Table { membership: "; 5/6".into(), ..table });
-        let sql = in_commit_order(config().source(), &[unnamed]);
-        assert!(sql.ends_with("WHERE data LIKE 'table %: INSERT:%'"), "{sql}");
+        let sql = in_commit_order(config().source(), &[unnamed], POSITION).store;
+        assert!(sql.contains("ON data LIKE 'table %: INSERT:%';"), "{sql}");
     }
 
     #[test]
     fn the_table_is_asked_from_the_oldest_open_transaction_on() {
-        assert_eq!(
-            from_table(config().source(), Some(754)).unwrap(),
-            "SELECT * FROM \"public\".\"outbox\" WHERE age(xmin) <= age('754'::xid) ORDER BY \"created_at\""
-        );
+        let Recovery { store, show, send } = from_table(config().source(), Some(754)).unwrap();
+        insta::assert_snapshot!([store, show, send].join("\n"));
         let outbox = Outbox { tables: vec![], ..config().outbox };
         let config = Config { outbox, ..config() };
         assert!(from_table(config.source(), Some(754)).is_none());
@@ -158,8 +262,9 @@ mod tests {
 
     #[test]
     fn statements_over_all_shards_say_so() {
-        let config = Config { shard: Some(Shard { number: 0, of: 2 }), ..config() };
-        assert!(in_commit_order(config.source(), &[table(false)]).ends_with(" -- rows of all shards"));
-        assert!(from_table(config.source(), Some(754)).unwrap().ends_with(" -- rows of all shards"));
+        let config = Config { shard: Some(Shard { number: 1, of: 2 }), ..config() };
+        assert!(of_which_shards(config.source()).contains("all shards"));
+        let store = in_commit_order(config.source(), &[table(false)], POSITION).store;
+        assert!(store.contains("|| min(upto) || ' --shard 1'"), "{store}");
     }
 }

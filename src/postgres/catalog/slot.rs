@@ -5,10 +5,12 @@ use pg_logical::QueryError;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
-use super::{Unreadable, Values, flag, parsed, recovery_sql};
+use super::recovery_sql::{self, Recovery};
+use super::{Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, Peer};
 use crate::postgres::standby_slots;
+use crate::shards;
 
 /// One row of `pg_replication_slots`, and how much log it retains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,13 +151,7 @@ pub(super) fn check_on_standby(slot: Option<&Slot>, postgres: &Postgres) -> Resu
 pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
     let name = &source.postgres.slot;
     let Some(slot) = slot else {
-        return Err(Error::not_safe(
-            format!("the replication slot {name} does not exist"),
-            "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed \
-             since the router's last position may be missing in Kafka: if `outbox-router slot list` shows a bookmark from \
-             before, `outbox-router slot reset --to` that bookmark creates the slot again from there, and nothing is missing; otherwise \
-             compare the outbox table before `init` creates a new slot",
-        ));
+        return Err(Error::not_safe(format!("the replication slot {name} does not exist"), missing(source)));
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
     if plugin != "pgoutput" {
@@ -181,6 +177,18 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
         ));
     }
     Ok(())
+}
+
+/// What to do if there is no slot.
+fn missing(source: OutboxSource<'_>) -> String {
+    let steps = without_slot(source, None, None).unwrap_or_else(|| {
+        "Messages leave no row, so the applications have to write them again. `outbox-router init` creates a new slot".to_owned()
+    });
+    format!(
+        "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed since the \
+         router's last position may be missing in Kafka. If `outbox-router slot list` shows a bookmark from before, `outbox-router slot \
+         reset --to` that bookmark creates the slot again from there, and nothing is missing. Otherwise: {steps}"
+    )
 }
 
 impl Slot {
@@ -232,26 +240,50 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
-    let Some(query) = recovery_sql::from_table(source, slot.catalog_xmin) else {
-        return Error::not_safe(
-            what,
-            format!(
-                "Events committed after that position are not in Kafka, and in no table: the applications have to \
-                 write them again. {prevention}. Then {drop} and run `outbox-router init`; \
-                 `run` says how it goes on"
-            ),
-        );
-    };
-    Error::not_safe(
-        what,
-        format!(
+    let advice = match without_slot(source, slot.catalog_xmin, Some(&drop)) {
+        Some(steps) => format!(
             "Events committed after that position are not in Kafka. An invalidated slot cannot be copied, so the table is \
              all that is left. It does not show rows that were deleted since, messages without a table, nor the order of \
-             commits. {prevention}. Once these rows are handled, {drop} and run `outbox-router init`; `run` says how it goes on. \
-             This finds them all, \
-             and a few that were sent shortly before that position: {query}"
+             commits. {prevention}. {steps}"
         ),
-    )
+        None => format!(
+            "Events committed after that position are not in Kafka, and in no table: the applications have to \
+             write them again. {prevention}. Then `{drop}` and `outbox-router init`; `outbox-router run` says how it goes on"
+        ),
+    };
+    Error::not_safe(what, advice)
+}
+
+/// How a new slot replaces one that is gone, and how the rows that neither of them has are found and sent. The new slot is created
+/// before the rows are read, so that none is committed in between. `drop` is a statement for the old slot. Each command is
+/// between backticks. `None`: there is no table.
+fn without_slot(source: OutboxSource<'_>, catalog_xmin: Option<u32>, drop: Option<&str>) -> Option<String> {
+    let Recovery { store, show, send } = recovery_sql::from_table(source, catalog_xmin)?;
+    let mut steps = Vec::new();
+    steps.extend(drop.map(|drop| format!("`{drop}`")));
+    steps
+        .push("`outbox-router init` creates a new slot, which has what is committed from then on".to_owned());
+    let sent = match catalog_xmin {
+        Some(_) => {
+            "the rows committed after the old slot's position, a few that were sent shortly before it, and those committed since step 2"
+        }
+        None => "all rows of the table: without a slot, Postgres does not know which of them were sent",
+    };
+    steps.push(format!("As an administrator, at once, `{store}` stores {sent}"));
+    steps.push(format!(
+        "`{show}` shows them. Delete from there what must not be sent again: everything that is in Kafka. {}",
+        recovery_sql::of_which_shards(source).trim_end()
+    ));
+    steps.push(format!(
+        "`outbox-router run{}`. If it stops, it prints a command with --accept-gap: type that one",
+        shards::argument(source.shard)
+    ));
+    steps.push(format!(
+        "`{send}` inserts the stored rows again. Their events come after newer ones of their aggregates"
+    ));
+    let numbered =
+        steps.iter().zip(1..).map(|(step, n)| format!("({n}) {}", step.trim_end().trim_end_matches('.')));
+    Some(numbered.collect::<Vec<_>>().join(". "))
 }
 
 #[cfg(test)]
@@ -352,7 +384,7 @@ pub(crate) mod tests {
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
-            assert!(text.ends_with("WHERE age(xmin) <= age('7'::xid) ORDER BY \"created_at\""), "{text}");
+            assert!(text.contains("WHERE age(xmin) <= age('7'::xid)` stores"), "{text}");
         }
         let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
         assert!(untold.contains("wal_removed"), "{untold}");

@@ -95,7 +95,7 @@ impl TopicKeeper {
             if !self.topics.create {
                 return Err(Error::not_safe(
                     format!("the topic {topic} does not exist and `[topics] create` is false"),
-                    "Create it, or set `create = true`; nothing was skipped",
+                    "Create it, or set `[topics] create = true`",
                 ));
             }
             if self.topic_cache.has(&topic) {
