@@ -187,7 +187,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(
-                "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate"
+                "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it"
         )
         .into(),
         Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in postgres.url").into(),

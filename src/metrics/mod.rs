@@ -59,7 +59,7 @@ metrics! {
     BYTES_TOTAL = Counter "bytes_total" ["topic"], Some(Unit::Bytes),
         "Bytes of keys, values and headers of the events that the broker acknowledged, by topic.";
     LAG_SECONDS = Gauge "lag_seconds" [], Some(Unit::Seconds),
-        "Age of the oldest commit that is not fully acknowledged; 0 if there is none.";
+        "Age of the oldest commit that is not fully acknowledged, or how long Postgres has had log that it has not sent; 0 if there is neither.";
     LAG_BYTES = Gauge "lag_bytes" [], Some(Unit::Bytes),
         "Write-ahead log between the acknowledged position and the end of the server's log; 0 until the stream has started.";
     IN_FLIGHT_RECORDS = Gauge "in_flight_records" [], Some(Unit::Count),

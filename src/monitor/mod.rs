@@ -17,6 +17,7 @@ mod report;
 mod shards;
 mod state;
 mod topics;
+mod unsent;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -67,6 +68,7 @@ struct Inner {
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
     oldest_unacknowledged: AtomicI64,
+    unsent: unsent::Unsent,
     commit_to_ack: Histogram,
     counts: Counts,
     parked_aggregates: AtomicU64,
@@ -182,12 +184,18 @@ impl Monitor {
     /// Another session reads the slot: the positions of this router are outdated, and its lag is unknown.
     pub fn became_standby(&self) {
         self.0.positions.forget();
+        self.0.unsent.forget();
         self.oldest_unacknowledged(None);
     }
 
     /// The commit time of the oldest transaction that is not fully acknowledged; `None` if all are.
     pub fn oldest_unacknowledged(&self, commit: Option<PgTimestamp>) {
         self.0.oldest_unacknowledged.store(commit.map_or(NONE, |commit| commit.0), Relaxed);
+    }
+
+    /// The server's log ended at `end` at a check, and was received up to `received`. Takes a short lock.
+    pub fn unsent(&self, end: Lsn, received: Lsn) {
+        self.0.unsent.checked(end, received, self.0.clock.now());
     }
 
     /// The counters of `topic`. Takes a short lock; keep the handle.
@@ -335,10 +343,13 @@ impl Monitor {
     }
 
     fn lag(&self) -> Lag {
+        let now = self.0.clock.now();
         let oldest = self.0.oldest_unacknowledged.load(Relaxed);
         // the database's clock may be ahead of this machine's
-        let age_micros = if oldest == NONE { 0 } else { self.0.clock.now().0.saturating_sub(oldest).max(0) };
-        Lag { bytes: self.0.positions.lag_bytes(), seconds: age_micros as f64 / 1e6 }
+        let age_micros = if oldest == NONE { 0 } else { now.0.saturating_sub(oldest).max(0) };
+        let unsent = self.0.unsent.lasts(now);
+        let seconds = (age_micros as f64 / 1e6).max(unsent.as_secs_f64());
+        Lag { bytes: self.0.positions.lag_bytes(), seconds }
     }
 
     /// How long ago the main loop ran its last iteration, or the router started.

@@ -32,6 +32,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a check may take before its session is abandoned.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The wait event of a walsender that has sent everything; before Postgres 17 it ends in "WAL".
+const WAITS_FOR_LOG: &str = "WalSenderWaitForWal";
+
 /// The result of a check.
 #[derive(Debug)]
 pub enum Report {
@@ -46,6 +49,9 @@ pub enum Report {
     Healthy {
         /// The server's flush LSN from before the check.
         checked: Lsn,
+        /// Whether the walsender has sent all of it and waits for more. The flush LSN may be within a record, which cannot be
+        /// sent before it is complete.
+        sent_all: bool,
         /// The slot at that time.
         slot: Box<Slot>,
         /// The standbys that Postgres waits for and that have not confirmed `checked`.
@@ -276,9 +282,15 @@ impl Watcher {
     }
 
     async fn check(&mut self, session: &mut Session) -> Result<Report, CheckFailure> {
-        let checked = session.query_one(FLUSH_LSN).await?;
+        let sql = format!(
+            "SELECT ({FLUSH_LSN}), (SELECT a.wait_event FROM pg_catalog.pg_stat_get_activity({}) a)",
+            self.walsender
+        );
+        let rows = session.query(&sql).await?;
+        let value = |index| rows.first().and_then(|row| row.get(index));
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
-        let checked = checked.and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+        let checked = value(0).and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+        let sent_all = value(1).is_some_and(|event| event.eq_ignore_ascii_case(WAITS_FOR_LOG));
         let (postgres, outbox) = (&self.postgres, &self.outbox);
         let source = OutboxSource { postgres, outbox, shard: self.shard, checkpoints: self.checkpoints };
         let catalog = Catalog::query(session, postgres, outbox).await?;
@@ -293,7 +305,7 @@ impl Watcher {
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
-        Ok(Report::Healthy { checked, slot, unconfirmed, heartbeat })
+        Ok(Report::Healthy { checked, sent_all, slot, unconfirmed, heartbeat })
     }
 }
 

@@ -141,7 +141,10 @@ async fn checkpoints_are_written_again_after_their_topic_was_deleted() {
     outbox.insert("order", "a", "{\"n\": 2}").await;
     router.logs("positions are written again").await;
     outbox.all_confirmed().await;
-    router.stop().await;
+    let log = router.stop().await.log;
+    let line = log.lines().find(|line| line.contains("the position cannot be written")).unwrap();
+    assert!(line.contains("remedy=\"The router repeats it"), "{line}");
+    assert!(line.contains("the topic was deleted") || !line.contains("Unknown"), "{line}");
     assert_eq!(kafka.count(&outbox.topic("order")).await, Ok(2));
     assert!(kafka.count(&topic).await.unwrap() > 0);
 }

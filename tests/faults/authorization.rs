@@ -3,6 +3,7 @@
 use rand::Rng;
 
 use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
@@ -108,4 +109,33 @@ async fn authorization_revoked_for_one_topic_does_not_repeat_events_of_another()
     router.ready().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(2)).await;
+}
+
+/// The topic refuses the commit time, and the router does not know the topic's settings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn authorization_to_read_the_topics_settings_lets_an_old_event_be_sent() {
+    let broker = PrivateKafka::start(&AUTHORIZING).await;
+    let (outbox, kafka) = (Outbox::new().await, broker.client());
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 1, &[("message.timestamp.before.max.ms", "5000")]).await;
+    grant_checkpoints(&broker);
+    acl(&broker, "--add", &["Write", "Describe"], &topic, "literal");
+    outbox.insert_numbers("order", "a", 1..2).await;
+    eventually("the event is too old", async || {
+        outbox.query("SELECT FROM outbox WHERE created_at < clock_timestamp() - interval '6 s'").await.pop()
+    })
+    .await;
+    let settings = settings(&outbox, &broker);
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["InvalidTimestamp", "DESCRIBE_CONFIGS", "`outbox-router init --print-acls`"]);
+    // it is the commit time already
+    assert!(!ended.last_line().contains("timestamp = \"commit\""), "{}", ended.last_line());
+
+    let printed = settings.run(&["init", "--print-acls"]);
+    assert!(printed.out.contains("DescribeConfigs"), "{printed:?}");
+    acl(&broker, "--add", &["DescribeConfigs"], &topic, "literal");
+    let router = Router::start(&settings);
+    kafka.holds(&outbox.name, 1).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
 }

@@ -13,3 +13,4 @@ mod slot_lost;
 mod stale_session;
 mod standby_away;
 mod topics_changed;
+mod walsender_waits;

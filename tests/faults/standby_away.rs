@@ -84,6 +84,32 @@ async fn failover_standby_that_is_away_blocks_events_and_status_says_why() {
     router.stop().await;
 }
 
+/// An alert on `lag_seconds` detects events that wait for the standby, although none of them was read.
+#[tokio::test]
+async fn failover_standby_that_is_away_counts_as_lag() {
+    let pair = Pair::new().await;
+    let (outbox, kafka) = (&pair.outbox, &pair.kafka);
+    pair.router_waits_for_the_standby().await;
+    let mut router = Router::active(&pair.settings).await;
+    outbox.insert_numbers("order", "a", 1..11).await;
+    outbox.all_confirmed().await;
+    pair.cut_off().await;
+    outbox.insert_numbers("order", "a", 11..21).await;
+    is_blocked(&pair, &mut router, 10, "no standby reads the slot standby").await;
+    // the server's keepalives name what it has sent, so a single look may find the right number by chance
+    router
+        .shows("the lag grows", |status| {
+            assert!(status["lag"]["bytes"].as_u64().unwrap() > 0, "{status}");
+            (status["lag"]["seconds"].as_f64()? > 8.0).then_some(())
+        })
+        .await;
+
+    pair.primary.configure(&[("synchronized_standby_slots", "")]).await;
+    kafka.holds(&outbox.name, 20).await;
+    router.shows("there is no lag", |status| (status["lag"]["seconds"].as_f64()? == 0.0).then_some(())).await;
+    router.stop().await;
+}
+
 /// The setting takes effect while the router reads in bulk.
 #[tokio::test]
 async fn failover_standby_that_becomes_required_ends_bulk_reads() {

@@ -28,6 +28,11 @@ impl TableLock {
         TableLock { client, pid, table }
     }
 
+    /// The server process that holds the lock.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     pub(crate) async fn release(self) {
         self.client.batch_execute("COMMIT").await.unwrap();
     }

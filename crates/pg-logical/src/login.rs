@@ -67,6 +67,10 @@ impl Login<'_> {
                 let what = format!("{needed}: no line of the passfile {} matches", path.display());
                 Err(Failure::definite(what, Remedy::SetPassword))
             }
+            Lookup::NoFile => {
+                let what = format!("{needed}: the passfile {} does not exist", path.display());
+                Err(Failure::definite(what, Remedy::SetPassword))
+            }
             Lookup::Ignored(why) => {
                 warn!("passfile ignored: {why}");
                 Err(Failure::definite(

@@ -17,8 +17,10 @@ const DEFAULT_SOCKET_DIRECTORIES: [&str; 3] = ["/tmp", "/var/run/postgresql", "/
 pub enum Lookup {
     /// The password of the first line that matches.
     Found(Secret),
-    /// The file does not exist, or no line matches.
+    /// No line matches.
     NotFound,
+    /// The file does not exist.
+    NoFile,
     /// The file is ignored, for this reason; libpq warns and continues.
     Ignored(String),
 }
@@ -28,7 +30,7 @@ pub fn look_up(path: &Path, host: &Host, dbname: &str, user: &str) -> Lookup {
     let text = match read(path) {
         Ok(Contents::Text(text)) => text,
         Ok(Contents::Ignored(why)) => return Lookup::Ignored(why),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::NotFound,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::NoFile,
         Err(error) => return Lookup::Ignored(format!("cannot read {}: {error}", path.display())),
     };
     match password(&text, &host_field(host), &host.port.to_string(), dbname, user) {
@@ -165,7 +167,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pgpass");
         let host = Host { addr: HostAddr::Tcp { name: "db.example".into(), hostaddr: None }, port: 5432 };
-        assert_eq!(look_up(&path, &host, "shop", "router"), Lookup::NotFound);
+        assert_eq!(look_up(&path, &host, "shop", "router"), Lookup::NoFile);
 
         std::fs::write(&path, "db.example:5432:shop:router:secret\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();

@@ -88,6 +88,12 @@ pub(super) fn names_secret_file(property: &str) -> bool {
     words.iter().any(|word| property.ends_with(word))
 }
 
+/// Whether librdkafka was built with a feature, as its property `builtin.features` names it.
+pub fn is_built_with(feature: &str) -> bool {
+    let built = ClientConfig::new().create_native_config().and_then(|native| native.get("builtin.features"));
+    built.is_ok_and(|features| features.split(',').any(|built| built == feature))
+}
+
 /// Whether librdkafka documents a producer property of this name.
 pub(super) fn is_known(property: &str) -> bool {
     PRODUCER.contains(&property)

@@ -3,11 +3,14 @@
 use std::fs;
 
 use pg_logical::Environment;
+use rdkafka::ClientConfig;
+use rdkafka::producer::BaseProducer;
 
 use super::{EQUIVALENT, SERVER, STANDALONE, TUTORIAL, WITHOUT, WORKER, imported, with};
+use crate::config::kafka_properties::is_built_with;
 use crate::config::load::load;
 use crate::config::{Config, PayloadJson, TextForm, ValueForm};
-use crate::import::{Import, import};
+use crate::import::{Import, Level, import};
 
 /// Loads it like a user who has put the secrets where the findings say.
 fn loaded(import: &Import, variables: &[(&str, &str)]) -> Config {
@@ -34,6 +37,128 @@ fn what_is_printed_loads() {
         loaded(&imported(text), &[]);
         loaded(&import(text, &with(Some("kafka:9092"), Some(WORKER))).unwrap(), &[]);
     }
+}
+
+#[test]
+fn cases_of_the_comparison_with_debezium_load() {
+    let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/parity/cases");
+    for case in fs::read_dir(cases).unwrap() {
+        let text = fs::read_to_string(case.unwrap().path().join("connector.json")).unwrap();
+        let place = [
+            ("@HOST@", "db"),
+            ("@PORT@", "5432"),
+            ("@USER@", "debezium"),
+            ("@DATABASE@", "shop"),
+            ("@SLOT@", "shop"),
+        ];
+        let text =
+            place.into_iter().fold(text, |text, (placeholder, value)| text.replace(placeholder, value));
+        loaded(&imported(&text), &[]);
+    }
+}
+
+const PASSWORD: &str = "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username=\"a\" password=\"hunter2\";";
+const OAUTH: &str = "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required \
+                     clientId=\"a\" clientSecret=\"hunter2\" scope=\"b\" extension_c=\"d\";";
+const OAUTH_ELSEWHERE: &str = "sasl.jaas.config=${file:/run/secrets/kafka.properties:jaas}";
+const TOKENS: &str = "sasl.oauthbearer.token.endpoint.url=https://id.invalid/token";
+const HANDLER: &str = "sasl.login.callback.handler.class=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler";
+
+/// The translation of a connector with these settings of its producer.
+fn with_producer(settings: &[&str]) -> Import {
+    let settings = settings.iter().map(|setting| format!("producer.override.{setting}\n"));
+    with_option(&settings.collect::<String>())
+}
+
+#[test]
+fn a_client_can_be_created_with_every_login() {
+    let variables = [
+        ("OUTBOX_ROUTER_KAFKA__SASL_OAUTHBEARER_CLIENT_ID", "a"),
+        ("OUTBOX_ROUTER_KAFKA__SASL_OAUTHBEARER_CLIENT_SECRET", "hunter2"),
+    ];
+    let logins: [&[&str]; 18] = [
+        &[],
+        &[PASSWORD],
+        &["sasl.mechanism=PLAIN", PASSWORD],
+        &["sasl.mechanism=SCRAM-SHA-512", PASSWORD],
+        &["sasl.mechanism=GSSAPI", "sasl.kerberos.service.name=kafka"],
+        &["sasl.mechanism=AWS_MSK_IAM"],
+        &["sasl.mechanism=com.example.OWN", PASSWORD],
+        &["sasl.mechanism=OAUTHBEARER"],
+        &["sasl.mechanism=OAUTHBEARER", TOKENS],
+        &["sasl.mechanism=OAUTHBEARER", OAUTH],
+        &["sasl.mechanism=OAUTHBEARER", PASSWORD, TOKENS],
+        &["sasl.mechanism=OAUTHBEARER", OAUTH, TOKENS],
+        &["sasl.mechanism=OAUTHBEARER", OAUTH, TOKENS, HANDLER, "sasl.login.retry.backoff.ms=100"],
+        &["sasl.mechanism=OAUTHBEARER", OAUTH_ELSEWHERE, TOKENS, HANDLER],
+        &["sasl.mechanism=OAUTHBEARER", OAUTH, "sasl.oauthbearer.token.endpoint.url=file:///run/token"],
+        &[
+            "sasl.mechanism=OAUTHBEARER",
+            OAUTH,
+            "sasl.oauthbearer.token.endpoint.url=https://a:b@id.invalid/token",
+        ],
+        &[
+            "sasl.mechanism=OAUTHBEARER",
+            OAUTH,
+            TOKENS,
+            "sasl.login.callback.handler.class=com.example.Handler",
+        ],
+        &[
+            "sasl.mechanism=OAUTHBEARER",
+            "sasl.oauthbearer.client.credentials.client.id=a",
+            "sasl.oauthbearer.client.credentials.client.secret=hunter2",
+            TOKENS,
+        ],
+    ];
+    for protocol in [None, Some("PLAINTEXT"), Some("SSL"), Some("SASL_PLAINTEXT"), Some("SASL_SSL")] {
+        let setting = protocol.map(|protocol| format!("security.protocol={protocol}"));
+        for login in logins {
+            let settings: Vec<&str> = setting.as_deref().into_iter().chain(login.iter().copied()).collect();
+            let elsewhere = login.contains(&OAUTH_ELSEWHERE);
+            let import = with_producer(&settings);
+            assert!(!import.configuration.contains("hunter2"), "{}", import.configuration);
+            let config = loaded(&import, if elsewhere { &variables } else { &[] });
+            let mut client = ClientConfig::new();
+            for (name, value) in &config.kafka.properties {
+                client.set(name, value.reveal());
+            }
+            let named = config.kafka.properties.get("security.protocol").map(|value| value.reveal());
+            assert!(protocol != Some("SSL") || named == protocol, "{}", import.configuration);
+            if let Err(error) = client.create::<BaseProducer>() {
+                panic!("{settings:?}: {error}\n{}", import.configuration);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_oauth_client_is_translated() {
+    if !is_built_with("oidc") {
+        return;
+    }
+    let import =
+        with_producer(&["security.protocol=SASL_SSL", "sasl.mechanism=OAUTHBEARER", OAUTH, TOKENS, HANDLER]);
+    let config = loaded(&import, &[]);
+    for (property, value) in [
+        ("security.protocol", "SASL_SSL"),
+        ("sasl.mechanism", "OAUTHBEARER"),
+        ("sasl.oauthbearer.method", "oidc"),
+        ("sasl.oauthbearer.token.endpoint.url", "https://id.invalid/token"),
+        ("sasl.oauthbearer.client.id", "a"),
+        ("sasl.oauthbearer.client.secret", "hunter2"),
+        ("sasl.oauthbearer.scope", "b"),
+        ("sasl.oauthbearer.extensions", "c=d"),
+    ] {
+        assert_eq!(
+            config.kafka.properties.get(property).map(|value| value.reveal()),
+            Some(value),
+            "{property}"
+        );
+    }
+    let login = |level: Level| {
+        import.findings.iter().any(|finding| finding.level == level && finding.setting.contains("sasl."))
+    };
+    assert!(!login(Level::NoEquivalent) && !login(Level::Differs), "{:?}", import.findings);
 }
 
 #[test]

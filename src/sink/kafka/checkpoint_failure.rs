@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, error_policy};
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, error_policy, in_words};
 use crate::error::{Error, Peer};
 
 /// Why a transaction was not committed, or may not have been.
@@ -34,7 +34,8 @@ impl CheckpointFailure {
             // the consequence of another error, which is reported by itself
             ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
         };
-        let refused = NotCommitted { reason: format!("the position was refused: {code}"), remedy };
+        let refused =
+            NotCommitted { reason: format!("the position was refused: {}", in_words(code)), remedy };
         // an earlier reason is the cause
         self.lock().get_or_insert(refused);
     }

@@ -12,7 +12,7 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::delivery_reports::DeliveryReports;
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, error_policy, unsendable_reason};
+use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, error_policy, in_words, unsendable_reason};
 use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
 use crate::relay::Refusal;
@@ -271,7 +271,7 @@ impl ProducerContext for EventProducerContext {
         }
         let (transient, reason, remedy) = match error_policy(code) {
             ErrorPolicy::Consequence => return,
-            ErrorPolicy::Retry => (true, code.to_string(), ""),
+            ErrorPolicy::Retry => (true, in_words(code), ""),
             ErrorPolicy::Denied(remedy) => {
                 let reason = denied(code, message.topic(), remedy);
                 self.topic_cache.stall_reason.set(reason.clone());

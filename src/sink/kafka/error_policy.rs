@@ -39,8 +39,10 @@ pub(super) fn error_policy(code: Code) -> ErrorPolicy {
              (NULL aggregate_id)",
         ),
         Code::InvalidTimestamp => ErrorPolicy::Refused(
-            "The timestamp is outside of the topic's message.timestamp.before.max.ms or \
-             message.timestamp.after.max.ms: set `[route] timestamp = \"commit\"`, or widen them",
+            "The record's timestamp is outside of the topic's message.timestamp.before.max.ms or \
+             message.timestamp.after.max.ms. The router replaces such a timestamp if it may read these settings: grant its \
+             principal DESCRIBE_CONFIGS on the topic (`outbox-router init --print-acls` prints all that it needs) and start \
+             it again, set the clocks of router and brokers right, or widen the settings",
         ),
         Code::TopicAuthorizationFailed => ErrorPolicy::Denied(MAY_NOT_WRITE),
         Code::ClusterAuthorizationFailed => ErrorPolicy::Denied(
@@ -63,6 +65,29 @@ pub(super) fn error_policy(code: Code) -> ErrorPolicy {
     }
 }
 
+/// The error in words, with the name that librdkafka has for it.
+pub(super) fn in_words(code: Code) -> String {
+    let words = match code {
+        Code::UnknownPartition | Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+            "the topic was deleted, or lacks the partition"
+        }
+        Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
+            "fewer replicas are in sync than min.insync.replicas"
+        }
+        Code::LeaderNotAvailable | Code::NotLeaderForPartition => "the partition has no leader at the moment",
+        Code::OutOfOrderSequenceNumber | Code::UnknownProducerId => {
+            "the broker does not have the record before this one"
+        }
+        Code::KafkaStorageError => "the broker cannot use its disk",
+        Code::OperationTimedOut | Code::RequestTimedOut | Code::MessageTimedOut => {
+            "the brokers did not answer in time"
+        }
+        Code::BrokerTransportFailure | Code::AllBrokersDown => "the connection to the brokers was lost",
+        _ => return code.to_string(),
+    };
+    format!("{words}: {code}")
+}
+
 /// The reason why an event cannot be sent if a broker refuses its record with this code.
 pub(super) fn unsendable_reason(code: Code) -> Reason {
     match code {
@@ -73,7 +98,7 @@ pub(super) fn unsendable_reason(code: Code) -> Reason {
 
 /// The error if a broker answers a request to do `what` with this code. `exit` is the exit code of a definite one.
 pub(super) fn error_of_code(what: &str, code: Code, exit: Exit) -> Error {
-    let what = format!("cannot {what}: {code}");
+    let what = format!("cannot {what}: {}", in_words(code));
     let error_policy = match (code, error_policy(code)) {
         // the request was not about writing
         (Code::TopicAuthorizationFailed, ErrorPolicy::Denied(_)) => ErrorPolicy::Denied(MAY_NOT),
@@ -117,6 +142,16 @@ mod tests {
         ] {
             assert_eq!(error_policy(code), ErrorPolicy::Retry, "{code:?}");
         }
+    }
+
+    #[test]
+    fn temporary_errors_are_explained() {
+        let gone = in_words(Code::UnknownPartition);
+        assert_eq!(
+            gone,
+            "the topic was deleted, or lacks the partition: UnknownPartition (Local: Unknown partition)"
+        );
+        assert_eq!(in_words(Code::PolicyViolation), Code::PolicyViolation.to_string());
     }
 
     #[test]

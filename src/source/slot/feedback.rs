@@ -45,10 +45,10 @@ impl<S: Transport> SlotSource<S> {
     }
 
     pub(super) fn handle_report(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, slot, unconfirmed, written) = match report {
+        let (checked, sent_all, slot, unconfirmed, written) = match report {
             Report::Walsender { asked, walsender } => return self.walsender_checked(asked, walsender),
-            Report::Healthy { checked, slot, unconfirmed, heartbeat } => {
-                (checked, slot, unconfirmed, heartbeat)
+            Report::Healthy { checked, sent_all, slot, unconfirmed, heartbeat } => {
+                (checked, sent_all, slot, unconfirmed, heartbeat)
             }
             Report::Unhealthy(reason) => {
                 self.catalog_check.failed(reason);
@@ -64,8 +64,9 @@ impl<S: Transport> SlotSource<S> {
         self.monitor.server_wal_end(checked);
         self.server_end = checked;
         self.bulk_reads.catalog_checked(checked, &slot.waits_for);
-        let expects = self.received < checked || self.bulk_reads.moves_the_slot();
-        self.standby_wait.observed(Instant::now(), unconfirmed, expects);
+        let awaited = self.awaited(checked, sent_all);
+        self.standstill.observed(Instant::now(), &unconfirmed, awaited);
+        self.monitor.unsent(if sent_all { self.received } else { checked }, self.received);
         self.show_headroom(&slot);
         // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,
         // or somebody moved the slot; the next start decides what that means.

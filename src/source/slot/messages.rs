@@ -107,7 +107,8 @@ impl<S: Transport> SlotSource<S> {
         let (wal_end, data) = match message {
             ReplicationMessage::PrimaryKeepAlive { wal_end, sent, reply_requested } => {
                 self.received = self.received.max(wal_end);
-                self.monitor.server_wal_end(wal_end);
+                // a walsender names what it has sent, which may end before the log does
+                self.monitor.server_wal_end(wal_end.max(self.server_end));
                 self.last_read.reply = reply_requested;
                 // a keepalive that requests a reply is not an answer
                 if !reply_requested {

@@ -5,7 +5,7 @@
 //! - `resume_check` compares the start of the stream with the log that was read before
 //! - `feedback` answers the server and handles the results of the catalogue watch; `confirmation` bounds the confirmed position
 //! - `lease` bounds how long this session may send
-//! - `heartbeat`, `standby_wait` and `catalog_check` explain why no events arrive or none are confirmed
+//! - `heartbeat`, `standstill` and `catalog_check` explain why no events arrive or none are confirmed
 
 mod bulk_read_size;
 mod bulk_reads;
@@ -18,7 +18,7 @@ mod messages;
 mod read_policy;
 mod read_throttle;
 mod resume_check;
-mod standby_wait;
+mod standstill;
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ use messages::LastRead;
 use read_throttle::ReadThrottle;
 use resume_check::ResumeState;
 pub use resume_check::no_gap_to_accept;
-use standby_wait::StandbyWait;
+use standstill::{Awaited, Standstill};
 
 /// How often a status update is sent, and how late at most after an acknowledgement.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ pub struct SlotSource<S> {
     bulk_reads: BulkReads,
     heartbeat: Option<Heartbeat>,
     headroom: SlotHeadroom,
-    standby_wait: StandbyWait,
+    standstill: Standstill,
     catalog_check: CatalogCheck,
     throttle: ReadThrottle,
     monitor: Monitor,
@@ -200,7 +200,7 @@ impl<S: Transport> SlotSource<S> {
             resume: ResumeState::new(parts.resume_check, parts.gap_accepted),
             heartbeat: Heartbeat::of(&parts.config, pg_logical::PgTimestamp::now()),
             headroom: SlotHeadroom::new(parts.monitor.slot_headroom_level()),
-            standby_wait: StandbyWait::new(now),
+            standstill: Standstill::new(now, parts.backend_pid),
             catalog_check: CatalogCheck::new(now),
             throttle: ReadThrottle::new(now),
             status_timer,
@@ -243,11 +243,25 @@ impl<S: Transport> SlotSource<S> {
         if in_flight {
             self.catalog_check.event_sent(self.last_read.transaction().final_lsn);
         }
-        self.standby_wait.progressed(idle && !in_flight && durability.settled, self.received);
+        // records in flight hold back the change to bulk reads, but not the stream
+        let drained = !self.bulk_reads.waits() || !in_flight && durability.settled;
+        self.standstill.progressed(idle && drained, self.received);
         // the server's answer shows how far the stream is
         if durability.awaits > self.asked_for {
             self.asked_for = durability.awaits;
             self.queue_status(true);
+        }
+    }
+
+    /// What Postgres has for the relay, if its log ends at `checked`. `sent_all`: the walsender waits for more log.
+    fn awaited(&self, checked: Lsn, sent_all: bool) -> Awaited {
+        let more = self.received < checked && !sent_all;
+        if more && self.stream.is_streaming() {
+            Awaited::Log
+        } else if more || self.bulk_reads.moves_the_slot() {
+            Awaited::Answer
+        } else {
+            Awaited::Nothing
         }
     }
 
@@ -322,7 +336,7 @@ impl<S: Transport> Source for SlotSource<S> {
 
     fn health(&self) -> Option<Stalled> {
         let unchecked = self.catalog_check.reason(self.confirmation.confirmed(), self.delivered.durable);
-        let reason = unchecked.or_else(|| self.standby_wait.reason().map(str::to_owned))?;
+        let reason = unchecked.or_else(|| self.standstill.reason().map(str::to_owned))?;
         Some(Stalled { peer: Peer::Postgres, reason })
     }
 

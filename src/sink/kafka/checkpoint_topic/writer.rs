@@ -19,7 +19,7 @@ use crate::error::{Error, Peer};
 use crate::progress::Position;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
-use crate::sink::kafka::error_policy::{ErrorPolicy, error_policy};
+use crate::sink::kafka::error_policy::{ErrorPolicy, error_policy, in_words};
 use crate::sink::kafka::properties;
 use crate::sink::kafka::stale_metadata::knows_brokers;
 
@@ -41,6 +41,10 @@ const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long the first checkpoint of a session may take.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What happens if nobody has to act.
+const REPEATED: &str = "The router repeats it, and creates a missing topic again if `[topics] create` allows it; if this lasts, the \
+                        brokers' logs say why";
 
 /// The state of writing.
 #[derive(Debug, Default)]
@@ -171,7 +175,7 @@ impl CheckpointTopic {
                 peer = "kafka",
                 topic = self.topic,
                 reason,
-                remedy = (!remedy.is_empty()).then_some(remedy),
+                remedy = if remedy.is_empty() { REPEATED } else { remedy },
                 "the position cannot be written; the slot does not advance until it can"
             );
         }
@@ -302,7 +306,7 @@ fn refused(error: &KafkaError) -> Refused {
         ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => remedy,
         ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
     };
-    Refused { reason: code.to_string(), remedy, fatal: code == Code::Fatal }
+    Refused { reason: in_words(code), remedy, fatal: code == Code::Fatal }
 }
 
 /// An idempotent producer with a queue for few records, because only one is in flight.
