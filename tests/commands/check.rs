@@ -281,7 +281,7 @@ async fn topics_that_block_or_lose_events() {
     kafka.create_topic(&format!("{}.short", place.name), 1, &[("retention.ms", "600000")]).await;
     let found = Found::at(&place);
     assert_eq!(found.code, 1);
-    assert_eq!(found.checks("error"), BTreeSet::from(["message_size", "min_insync_replicas"]));
+    assert_eq!(found.checks("error"), BTreeSet::from(["message_size"]));
     let checks =
         ["cleanup_policy", "min_insync_replicas", "message_size", "retention", "row_sizes", "topics"];
     let text: String = checks.iter().map(|check| found.of(check)).collect();
