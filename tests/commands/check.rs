@@ -42,6 +42,12 @@ impl Found {
         lines.collect()
     }
 
+    /// The errors, a line each.
+    pub(crate) fn errors(&self) -> String {
+        let errors = self.list.iter().filter(|finding| finding["level"] == "error");
+        errors.map(|finding| format!("{}: {}\n", finding["check"], finding["what"])).collect()
+    }
+
     /// Asserts that exactly these checks found errors, and that the exit code agrees.
     #[track_caller]
     fn assert_errors(&self, expected: &[&str]) {

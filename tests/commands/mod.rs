@@ -1,5 +1,6 @@
 //! The commands, run as a user would, with real servers.
 
+mod agreement;
 pub(crate) mod check;
 mod check_outbox;
 mod check_topics;

@@ -156,7 +156,7 @@ async fn waiting_init_gives_up_and_names_the_holder_of_the_lock() {
         "waiting for ShareUpdateExclusiveLock on table public.outbox, blocked by server process {pid} (application_name"
     );
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(last.contains(&format!("cannot create the publication {}: ", place.name)), "{last}");
+    assert!(last.contains(&format!("cannot create the publication \"{}\": ", place.name)), "{last}");
     assert!(last.contains(&waits) && last.contains("and run init again"), "{last}");
     // in the final error, and once while it waits, unless the machine is too busy for that
     assert!((1..=2).contains(&ran.err.matches(&waits).count()), "{}", ran.err);
@@ -178,7 +178,7 @@ async fn waiting_init_does_not_block_writers_of_an_existing_table() {
     place.psql(&format!("SET lock_timeout = '1ms'; {emit}"));
     writer.batch_execute("COMMIT").await.unwrap();
     let (code, out) = init.ends();
-    assert!(code == 0 && out.contains(&format!("publication {}: created", place.name)), "{out}");
+    assert!(code == 0 && out.contains(&format!("publication \"{}\": created", place.name)), "{out}");
     // also while init itself waits for a lock
     place.psql(&format!("DROP PUBLICATION {}", place.name));
     let (_index, _) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;

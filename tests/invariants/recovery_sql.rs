@@ -2,6 +2,7 @@
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::place::succeeded;
@@ -32,6 +33,10 @@ pub(crate) async fn typed(client: &Client, sql: &str, column: &str) -> Vec<Strin
 async fn store(outbox: &Outbox, ended: &Ended) -> String {
     let sql = command(ended, "SELECT pg_copy_logical_replication_slot");
     let mut next = typed(&outbox.client().await, sql, "command").await;
+    // the server drops the copy a moment after the session has ended
+    let copies = "SELECT 1 FROM pg_replication_slots WHERE temporary AND database = current_database()";
+    eventually("the copy of the slot is gone", async || outbox.query(copies).await.is_empty().then_some(()))
+        .await;
     // typed again, it changes nothing
     let again = outbox.client().await.simple_query(sql).await.unwrap_err();
     assert_eq!(again.code().unwrap().code(), "42P07", "{again:?}");

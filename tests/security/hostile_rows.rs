@@ -58,7 +58,15 @@ async fn hostile_rows_reach_no_topic_but_those_of_the_template() {
         (&anywhere, "outbox-router.positions"),
         (&allowed, "another.topic"),
         (&allowed, format!("{}.a b", outbox.name).as_str()),
-        // last, because these change the positions topic
+    ] {
+        assert_stops(settings, &outbox, topic, &of_type(&format!("'{topic}'"))).await;
+    }
+    // another positions topic lacks the checkpoint
+    let ended = Router::start(&positions).exits(3).await;
+    let mut router = Router::with_arguments(&positions, &["--accept-gap", ended.accept_gap_position()]);
+    router.ready().await;
+    router.stop().await;
+    for (settings, topic) in [
         (&positions.clone().set("route.topic", "${aggregate_type}"), positions_topic.as_str()),
         (&positions.clone().set("route.topic", "kept.${aggregate_type}"), outbox.name.as_str()),
     ] {

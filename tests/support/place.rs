@@ -118,6 +118,12 @@ impl Place {
     pub(crate) fn masked(&self, text: &str) -> String {
         let (_, host) = self.server.rsplit_once('@').unwrap();
         let text = text.replace(&self.name, "NAME").replace(host, "HOST");
+        // the name of a table for rows that were not sent ends in a position
+        let mut parts = text.split("unsent_NAME_");
+        let first = parts.next().unwrap_or_default().to_owned();
+        let position = |c: char| c.is_ascii_hexdigit() || c == '_';
+        let text =
+            parts.fold(first, |text, part| text + "unsent_NAME_LSN" + part.trim_start_matches(position));
         let words = text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '/'));
         words
             .map(|word| {
