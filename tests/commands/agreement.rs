@@ -110,14 +110,16 @@ async fn check_and_run(damages: &[&(&str, Damage)]) -> (String, Option<Ended>) {
     let _ =
         client.batch_execute("INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', '1')").await;
     outbox.execute("SELECT pg_logical_emit_message(true, 'nobody', '')").await;
-    let found = Found::with(&settings).await;
+    let checked = settings.run_async(&["check", "--json"]).await;
+    // a faulty configuration ends both commands before they ask a server
+    let errors = if checked.code == 2 { checked.err } else { Found::in_output(checked).errors() };
     let lsn = outbox.lsn().await;
     let router = Router::start(&settings);
     let ended = tokio::select! {
         ended = router.ended() => Some(ended),
         () = outbox.confirmed_past(lsn) => None,
     };
-    (found.errors(), ended)
+    (errors, ended)
 }
 
 /// What the two commands disagree about; empty if nothing.

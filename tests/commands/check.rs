@@ -28,7 +28,7 @@ impl Found {
         Self::in_output(settings.run_async(&["check", "--json"]).await)
     }
 
-    fn in_output(ran: Ran) -> Self {
+    pub(crate) fn in_output(ran: Ran) -> Self {
         Found { code: ran.code, list: serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")) }
     }
 

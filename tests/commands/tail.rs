@@ -292,7 +292,9 @@ async fn tail_exits_quietly_when_its_output_is_closed() {
     drop(lines);
     tail.ends().await;
     let err = tail.stderr();
-    assert!(err.contains("showing") && err.lines().count() == 1, "{err}");
+    // the slot may have had to wait for a transaction of another test
+    let lines = err.lines().filter(|line| !line.contains("waiting for the end of a transaction"));
+    assert!(err.contains("showing") && lines.count() == 1, "{err}");
     gone(&outbox).await;
 }
 
@@ -319,7 +321,8 @@ async fn tail_pauses_the_stream_while_its_output_is_read_slowly() {
     let arguments = ["--json", "--payload"];
     let (mut tail, mut lines) = Tail::piped(&Settings::new(&outbox, &kafka), &outbox, &arguments).await;
     flood(&outbox).await;
-    for (line, number) in lines.by_ref().take(10_000).zip(1..) {
+    for number in 1..=10_000 {
+        let Some(line) = lines.next() else { panic!("no event {number}: {}", tail.stderr()) };
         let object: Value = serde_json::from_str(&line.unwrap()).unwrap();
         assert_eq!(object["key"], json!(number.to_string()));
     }

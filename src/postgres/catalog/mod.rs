@@ -111,7 +111,9 @@ impl Catalog {
     /// What an operator can do about rows that were written while no publication published them. The router has delivered up
     /// to `position`.
     pub fn recovery_advice(&self, source: OutboxSource<'_>, position: Lsn) -> String {
-        publication::recovery_advice(&self.tables, source, position)
+        // the position may be past rows that the stream skipped, but the slot is not past the last check that found
+        // the publication unchanged
+        publication::recovery_advice(&self.tables, source, position.min(self.confirmed()))
     }
 
     /// The same while the router runs. The catalogues do not have its position.
