@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::QueryError;
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
 use pg_logical::conninfo::{ConnInfo, Host};
 use pg_logical::server_error::is_unavailable;
 use pg_logical::session::{Row, Session};
@@ -212,7 +212,8 @@ impl Watcher {
     async fn connect(&self) -> Result<Session, Error> {
         let lock_timeout = lock_wait::lock_timeout(self.postgres.wal_sender_timeout);
         let lock_timeout_ms = lock_timeout.as_millis().to_string();
-        let mut settings = vec![NO_IDLE_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
+        let mut settings =
+            vec![NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
         if self.heartbeat.is_some() {
             // the heartbeat does not wait for standbys, because the stream does not either
             settings.push(("synchronous_commit", "local"));

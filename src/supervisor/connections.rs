@@ -1,6 +1,6 @@
 //! The Postgres sessions of a router.
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup, VALUE_TEXT};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup, VALUE_TEXT};
 use pg_logical::conninfo::Host;
 use pg_logical::lock_wait;
 use pg_logical::lock_wait::LockWatcher;
@@ -22,8 +22,7 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
-        // a limit meant for applications' statements must not apply here
-        ("statement_timeout", "0"),
+        NO_STATEMENT_TIMEOUT,
     ];
     settings.extend(VALUE_TEXT);
     // The same towards the server, unless the user has chosen. This side times out first, while the server still keeps the slot.

@@ -119,7 +119,7 @@ async fn bulk_reads_ignore_timeouts_of_the_role() {
     outbox
         .execute(
             "CREATE ROLE hurried SUPERUSER LOGIN REPLICATION; ALTER ROLE hurried SET lock_timeout = '5ms'; \
-             ALTER ROLE hurried SET statement_timeout = '15ms'",
+             ALTER ROLE hurried SET statement_timeout = '1ms'",
         )
         .await;
     let slow = slow(settings(&outbox, &kafka, MODES[0], "1"))

@@ -17,7 +17,7 @@ use super::failure::{Failure, Next, unexpected};
 use super::login::Login;
 use super::query_error::QueryError;
 use super::session::Session;
-pub use super::startup::{NO_IDLE_TIMEOUT, Startup, VALUE_TEXT};
+pub use super::startup::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup, VALUE_TEXT};
 use super::stream::{self, Stream};
 use super::tls;
 use crate::conninfo::{ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs};

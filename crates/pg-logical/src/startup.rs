@@ -20,6 +20,10 @@ pub const VALUE_TEXT: [(&str, &str); 6] = [
 /// For a session that may be idle for long: exempts it from the server's limit on idle sessions.
 pub const NO_IDLE_TIMEOUT: (&str, &str) = ("idle_session_timeout", "0");
 
+/// A setting for sessions whose statements take as long as they need: a limit for the statements of applications, set for the role or
+/// the database, must not apply to them.
+pub const NO_STATEMENT_TIMEOUT: (&str, &str) = ("statement_timeout", "0");
+
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Startup<'a> {
