@@ -9,7 +9,7 @@ use pg_logical::server_error::{ErrorKind, ServerError};
 use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 
-use crate::error::{Error, Peer, Transient};
+use crate::error::{self, Error, ErrorCode, Peer, Transient};
 
 const SERVER_LOG: &str = "The server's log says more";
 
@@ -29,11 +29,11 @@ impl From<pg_logical::Error> for Error {
                     what =
                         what.replacen("the server and the client have", "the server and the router have", 1);
                 }
-                let advice = advice(&remedy, server.as_deref());
+                let (advice, code) = (advice(&remedy, server.as_deref()), code(&remedy));
                 match remedy {
-                    Remedy::NameHost => Error::usage(what, advice),
-                    Remedy::StreamEnded { .. } => Error::not_safe(what, advice),
-                    _ => Error::refused(what, advice),
+                    Remedy::NameHost => Error::usage(code, what, advice),
+                    Remedy::StreamEnded => Error::not_safe(code, what, advice),
+                    _ => Error::refused(code, what, advice),
                 }
             }
         }
@@ -54,11 +54,11 @@ pub fn in_words(error: &pg_logical::Error) -> String {
 /// Converts an error of a query, with a remedy from the caller.
 pub trait OrRemedy {
     /// `remedy` is used only if the server's error is definite.
-    fn or_remedy(self, remedy: impl Into<String>) -> Error;
+    fn or_remedy(self, remedy: impl Into<error::Remedy>) -> Error;
 }
 
 impl OrRemedy for QueryError {
-    fn or_remedy(self, remedy: impl Into<String>) -> Error {
+    fn or_remedy(self, remedy: impl Into<error::Remedy>) -> Error {
         match self {
             QueryError::Server { place, error } => refusal(&error, &format!("Postgres at {place}"), remedy),
             QueryError::Connection(error) => error.into(),
@@ -67,11 +67,11 @@ impl OrRemedy for QueryError {
 }
 
 /// Converts a server's error. `at` names the server, as "Postgres at db:5432"; `remedy` is used only if the error is definite.
-pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<String>) -> Error {
+pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<error::Remedy>) -> Error {
     let what = format!("{at}: {error}");
     match error.kind() {
         ErrorKind::Transient => Error::transient(Peer::Postgres, with_lock_remedy(what, error)),
-        ErrorKind::Definite => Error::refused(what, remedy),
+        ErrorKind::Definite => Error::refused(ErrorCode::PostgresRefused, what, remedy),
     }
 }
 
@@ -85,6 +85,7 @@ pub fn not_started(error: NotStarted, slot: &str) -> Error {
         }
         // the slot itself is unusable: invalidated, or not a logical one
         NotStarted::Server(error) if matches!(error.code.code(), "55000" | "42704") => Error::not_safe(
+            ErrorCode::SlotNotStarted,
             format!("Postgres does not start the slot {slot}: {error}"),
             "Run `outbox-router check`, which shows the state of the slot",
         ),
@@ -103,7 +104,7 @@ pub fn not_started(error: NotStarted, slot: &str) -> Error {
 pub fn connection_string(text: &str, env: &Environment) -> Result<ConnInfo, Error> {
     ConnInfo::parse(text, env).map_err(|error| {
         let remedy = connection_string_remedy(&error);
-        Error::usage(format!("The connection string: {}", error.what), remedy)
+        Error::usage(ErrorCode::ConnectionString, format!("The connection string: {}", error.what), remedy)
     })
 }
 
@@ -124,6 +125,47 @@ fn with_lock_remedy(what: String, error: &ServerError) -> String {
         return format!("{what}. {LOCK_REMEDY}");
     }
     what
+}
+
+fn code(remedy: &Remedy) -> ErrorCode {
+    match remedy {
+        Remedy::NameHost | Remedy::NumericAddress | Remedy::RemoveZeroByte | Remedy::CorrectOptions => {
+            ErrorCode::ConnectionString
+        }
+        Remedy::SetPassword
+        | Remedy::PasswordFile
+        | Remedy::PasswordMethod { .. }
+        | Remedy::Scram
+        | Remedy::ScramOverTls
+        | Remedy::CorrectPassword { .. }
+        | Remedy::AllowLogin { .. } => ErrorCode::PostgresLogin,
+        Remedy::ChannelBinding
+        | Remedy::BypassTlsTermination
+        | Remedy::ServerTls
+        | Remedy::SystemRoots
+        | Remedy::SetRootCertificate
+        | Remedy::RootCertificates
+        | Remedy::MatchKey
+        | Remedy::PemFile { .. }
+        | Remedy::ProtectKey
+        | Remedy::ClientCertificate
+        | Remedy::TlsVersion
+        | Remedy::CertificateName { .. }
+        | Remedy::TrustSelfSigned
+        | Remedy::TrustAuthority
+        | Remedy::RenewCertificate
+        | Remedy::SetClock
+        | Remedy::ServerCertificate => ErrorCode::PostgresTls,
+        Remedy::CorrectDatabase { .. } | Remedy::GrantConnect { .. } => ErrorCode::PostgresAccess,
+        Remedy::FollowServerHint => ErrorCode::PostgresRefused,
+        Remedy::SocketPermission
+        | Remedy::CheckServer
+        | Remedy::CheckServerAndProxies
+        | Remedy::AvoidPooler
+        | Remedy::CheckServerIdentity => ErrorCode::PostgresUnusable,
+        Remedy::ReportBug => ErrorCode::Bug,
+        Remedy::StreamEnded => ErrorCode::StreamUnreadable,
+    }
 }
 
 fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
@@ -205,8 +247,9 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
                 "Connect by a name that the certificate has, or give the server a certificate with \"{host}\" among its subject alternative names"
         )
         .into(),
-        Remedy::StreamEnded { recovery } => {
-            format!("The stream cannot be read past this position, and nothing was skipped. {recovery}").into()
+        // a router knows more: which rows are behind it, and how they are sent
+        Remedy::StreamEnded => {
+            "The stream cannot be read past this position, and nothing was skipped: run `outbox-router check`".into()
         }
     }
 }
@@ -257,14 +300,13 @@ mod tests {
 
     #[test]
     fn a_refusal_exits_with_1_unless_it_is_usage_or_unsafe() {
-        let ended = Remedy::StreamEnded { recovery: "SELECT 7".to_owned() };
         for (remedy, exit, words) in [
             (Remedy::SetPassword, Exit::Refused, "postgres.password_file"),
             (Remedy::NameHost, Exit::Usage, "Set postgres.url"),
-            (ended, Exit::Unsafe, "nothing was skipped. SELECT 7"),
+            (Remedy::StreamEnded, Exit::Unsafe, "nothing was skipped"),
         ] {
             let error = definite("x", remedy);
-            assert!(error.exit == exit && error.remedy.contains(words), "{error}");
+            assert!(error.exit == exit && error.remedy.to_string().contains(words), "{error}");
         }
     }
 
@@ -303,7 +345,8 @@ mod tests {
         let error = refused(server_error("42P01"));
         assert_eq!(
             error.clone().or_remedy("act").to_string(),
-            "Postgres at db:5432: no (SQLSTATE 42P01). act"
+            "OBR-1005: Postgres at db:5432: no (SQLSTATE 42P01). Events: late, none is lost: they stay in the log until the router \
+             runs. act"
         );
         let general = Error::from(error).to_string();
         assert!(general.contains("Create it with outbox-router init"), "{general}");

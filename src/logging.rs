@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::error::Error;
+use crate::error::{Definite, Error, ErrorCode};
 use crate::terminal;
 use crate::utc::Utc;
 use queue::Queue;
@@ -71,6 +71,7 @@ pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
             let queue = Queue::start(io::stderr(), move |lines| dropped(format, colours, lines)).map_err(
                 |error| {
                     Error::usage(
+                        ErrorCode::ProcessLimits,
                         format!("Cannot start the thread that writes the log: {error}"),
                         "Raise the limit of processes and threads (ulimit -u, or the container's pids limit)",
                     )
@@ -105,7 +106,7 @@ fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
 fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
     let directives = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_FILTER);
     EnvFilter::builder().parse(with_parts(directives)).map_err(|error| {
-        Error::usage(
+        Error::usage(ErrorCode::Environment,
             format!("RUST_LOG={directives} is invalid: {error}"),
             "Set it to a level (error, warn, info, debug, trace), to target=level pairs with commas between, or unset it",
         )
@@ -230,16 +231,25 @@ impl<W: Write> Write for Indented<W> {
     }
 }
 
-/// Writes to standard error why the process ends: `error: <what>. <remedy>`, or a JSON line.
+/// Writes to standard error why the process ends: what was found, what it means for events and the steps, or a JSON line.
 pub fn report(format: LogFormat, error: &Error) {
     // makes room for this line in case the queue is full
     flush();
     // RUST_LOG may have silenced the log, or may itself be invalid
     if format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
-        tracing::error!("{error}");
+        match error {
+            Error::Definite(Definite { code, what, events, remedy, .. }) => {
+                tracing::error!(%code, effect = events.effect.name(), %events, %remedy, "{what}");
+            }
+            Error::Transient(transient) => tracing::error!(code = %transient.code(), "{transient}"),
+        }
         return;
     }
-    let line = format!("error: {}\n", terminal::harmless(&error.to_string()));
+    let text = match error {
+        Error::Definite(definite) => definite.in_lines(),
+        Error::Transient(transient) => format!("{}: {transient}", transient.code()),
+    };
+    let line = format!("error: {}\n", terminal::harmless(&text));
     // if this fails, the message is lost
     let _ = match QUEUE.get() {
         Some(queue) => (&**queue).write_all(line.as_bytes()),

@@ -6,13 +6,13 @@ use pg_logical::{Lsn, Oid, PgTimestamp};
 use crate::checkpoint::Replay;
 use crate::config::OnUpdate;
 use crate::dead_letters::OriginalEvent;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::monitor::Monitor;
 use crate::outbox::{Outbox, OutboxError, OutboxEvent};
 use crate::progress::{Landmark, Partial};
 use crate::routing::{Origin, Routed, Router};
 use crate::shards::{self, Shard};
-use crate::unsendable::Unsendable;
+use crate::unsendable::{Unsendable, WITHOUT_EVENT};
 
 /// Logged once per session; further updates are only counted, as ignored changes.
 const ROW_UPDATED: &str =
@@ -40,8 +40,8 @@ pub struct Pipeline {
 pub struct PresentColumns {
     /// Tables and columns.
     pub columns: Vec<(String, String)>,
-    /// What to do about a row that was written while the publication's column list left out a column.
-    pub remedy: String,
+    /// The steps for a row that was written while the publication's column list left out a column.
+    pub remedy: Vec<Step>,
 }
 
 impl PresentColumns {
@@ -281,8 +281,8 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// What an operator can skip, and with which command.
-    pub fn how_to_skip(&self) -> String {
+    /// The steps with which an operator can go on without this event.
+    pub fn how_to_skip(&self) -> [Step; 2] {
         let Origin { final_lsn, ordinal, .. } = self.origin;
         how_to_skip(final_lsn, Some(ordinal.saturating_sub(1)), self.shard)
     }
@@ -290,8 +290,9 @@ impl<'a> Event<'a> {
     /// The error that stops the router before this event.
     pub fn stop_error(&self, why: &Unsendable) -> Error {
         Error::not_safe(
+            why.reason.code(),
             format!("the event with id {} cannot be sent: {}", self.row.printable_id(), why.what),
-            format!("Nothing was skipped. {}, or {}", why.remedy, self.how_to_skip()),
+            why.remedy_or(self.how_to_skip()),
         )
     }
 }
@@ -306,12 +307,12 @@ fn replay_mark<'a>(replay: Option<&'a Replay>, origin: &Origin) -> Option<&'a st
 /// The error for an UPDATE of an outbox row if `[outbox] on_update` is "stop".
 fn update_error(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
     Error::not_safe(
+        ErrorCode::RowUpdated,
         format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
-        format!(
-            "Nothing was skipped. Correct the program that updates rows, and set `[outbox] on_update` to \"warn\"; or, if no \
-             event follows in its transaction, {}",
-            how_to_skip(final_lsn, None, shard)
-        ),
+        Remedy::steps([Step::new(
+            "Correct the program that updates rows, set `[outbox] on_update` to \"warn\", and start the router again: nothing was skipped",
+        )])
+        .or("To leave the setting, if no event follows in the transaction of the update", how_to_skip(final_lsn, None, shard)),
     )
 }
 
@@ -325,59 +326,68 @@ fn decode_error(
         return layout_error(error, present);
     }
     Error::not_safe(
+        ErrorCode::MessageUndecodable,
         error.to_string(),
-        format!(
-            "Nothing was skipped. Write messages with outbox_router.emit_message. This one is already in the \
-             log: correct `[outbox] columns` or `[route]` if they are wrong, or {}",
-            how_to_skip(place.final_lsn, Some(place.changes.saturating_sub(1)), shard)
-        ),
+        Remedy::steps([
+            Step::new(
+                "Correct `[outbox] columns` or `[route]` if they are wrong, and start the router again: nothing was skipped. The message \
+                 cannot be corrected, because it is in the log already",
+            ),
+            Step::new("Let applications write messages with outbox_router.emit_message, which refuses such a one"),
+        ])
+        .or(WITHOUT_EVENT, how_to_skip(place.final_lsn, Some(place.changes.saturating_sub(1)), shard)),
     )
 }
 
 fn layout_error(error: &OutboxError, present: Option<&PresentColumns>) -> Error {
     if let OutboxError::Renamed { table, now } = error {
         return Error::not_safe(
+            ErrorCode::TableRenamed,
             error.to_string(),
             format!(
-                "Nothing was skipped. Replace {table} by {now} in `[outbox] table`, or rename the table back, and start the router \
-                 again: it then reads rows written under either name"
+                "Replace {table} by {now} in `[outbox] table`, or rename the table back, and start the router again: it then reads rows \
+                 written under either name. Nothing was skipped"
             ),
         );
     }
-    let mut remedy = "Nothing was skipped. A row is decoded with the table's definition from when it was written, so another ALTER \
-                      TABLE helps only later rows: for this one correct `[outbox] columns` or `[route]`, and start the router again"
-        .to_owned();
-    if let (OutboxError::MissingColumn { table, column, .. }, Some(present)) = (error, present)
-        && present.columns.iter().any(|known| known.0 == *table && known.1 == *column)
-    {
-        remedy += &format!(
-            ". The table has this column. If a column list of the publication left it out when the row was written, altering the \
-             publication helps only later rows too. {}",
-            present.remedy
-        );
-    }
-    Error::not_safe(error.to_string(), remedy)
+    let remedy = Remedy::steps([Step::new(
+        "A row is decoded with the table's definition from when it was written, so another ALTER TABLE helps only later rows: for this one \
+         correct `[outbox] columns` or `[route]`, and start the router again. Nothing was skipped",
+    )]);
+    let remedy = match (error, present) {
+        (OutboxError::MissingColumn { table, column, .. }, Some(present))
+            if present.columns.iter().any(|known| known.0 == *table && known.1 == *column) =>
+        {
+            remedy.or(
+                "If a column list of the publication left out the column, which the table has, when the row was written",
+                present.remedy.clone(),
+            )
+        }
+        _ => remedy,
+    };
+    Error::not_safe(ErrorCode::RowUndecodable, error.to_string(), remedy)
 }
 
-/// The command that skips a change and what follows it in its transaction. `sent`: how many changes before it are done; `None`: it
+/// The steps that skip a change and what follows it in its transaction. `sent`: how many changes before it are done; `None`: it
 /// is not known. Correcting or deleting the row in the table would not help, because the log still has it. The command is safe
 /// only once everything before the change is acknowledged, which the loop waits for.
-fn how_to_skip(final_lsn: Lsn, sent: Option<u64>, shard: Option<Shard>) -> String {
+fn how_to_skip(final_lsn: Lsn, sent: Option<u64>, shard: Option<Shard>) -> [Step; 2] {
     // the slot skips a transaction if its position is after the start of the commit record
     let past = Lsn(final_lsn.0 + 1);
-    let shard = shards::argument(shard);
+    let command = format!("outbox-router slot advance --to {past}{}", shards::argument(shard));
     let what = match sent {
-        None => "skip the rest of its transaction (".to_owned(),
-        Some(0) => "skip its whole transaction (nothing of it was sent; ".to_owned(),
-        Some(1) => {
-            "skip the rest of its transaction, from this event on (any event in its first change was sent; "
-                .to_owned()
-        }
+        None => "the rest of its transaction".to_owned(),
+        Some(0) => "its whole transaction, of which nothing was sent".to_owned(),
+        Some(1) => "the rest of its transaction, from this event on (any event in its first change was sent)"
+            .to_owned(),
         Some(sent) => {
             format!(
-                "skip the rest of its transaction, from this event on (any event in its first {sent} changes was sent; "
+                "the rest of its transaction, from this event on (any event in its first {sent} changes was sent)"
             )
         }
     };
-    format!("{what}add --dry-run to count what is skipped): outbox-router slot advance --to {past}{shard}")
+    [
+        Step::new(format!("Count what would be skipped: {what}")).typing(format!("{command} --dry-run")),
+        Step::new("Skip it, and start the router again").typing(command),
+    ]
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// Whether colours are wanted on this stream: it is a terminal, and `NO_COLOR` is unset or empty
 /// (<https://no-color.org>).
@@ -74,7 +74,11 @@ pub fn print(text: &str) -> Result<(), Error> {
 pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(value);
     let json = json.map_err(|error| {
-        Error::usage(format!("The result cannot be written as JSON: {error}"), "Omit --json")
+        Error::usage(
+            ErrorCode::InputOutput,
+            format!("The result cannot be written as JSON: {error}"),
+            "Omit --json",
+        )
     })?;
     print(&(json + "\n"))
 }
@@ -90,6 +94,7 @@ fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {
 pub fn written(result: io::Result<()>) -> Result<(), Error> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::usage(
+            ErrorCode::InputOutput,
             format!("Cannot write to standard output: {error}"),
             "Check where it is redirected to",
         )),

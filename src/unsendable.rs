@@ -1,6 +1,11 @@
 //! Why an event cannot be sent: it cannot be routed, it violates its contract, its topic cannot be used, or it is refused. With
 //! `policy = "park"` the event is parked; otherwise the router stops before it.
 
+use crate::error::{ErrorCode, Remedy, Step};
+
+/// What tells the route that skips an event from the one that keeps it.
+pub const WITHOUT_EVENT: &str = "To go on without this event";
+
 /// Why an event cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsendable {
@@ -16,6 +21,12 @@ impl Unsendable {
     /// With the kind of reason, what is wrong, and what to do.
     pub fn new(reason: Reason, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Unsendable { reason, what: what.into(), remedy: remedy.into() }
+    }
+
+    /// What to do about it, or else to go on without it with the steps of `skip`.
+    pub fn remedy_or(&self, skip: impl IntoIterator<Item = Step>) -> Remedy {
+        let mend = Step::new(format!("{}. Then start the router again: nothing was skipped", self.remedy));
+        Remedy::steps([mend]).or(WITHOUT_EVENT, skip)
     }
 
     /// The text that is stored with a dead letter.
@@ -51,6 +62,17 @@ impl Reason {
         Reason::Refused,
         Reason::Behind,
     ];
+
+    /// The code of the error that stops the router before such an event.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Reason::Unroutable | Reason::Behind => ErrorCode::EventUnroutable,
+            Reason::Contract => ErrorCode::EventContract,
+            Reason::TooLarge => ErrorCode::EventTooLarge,
+            Reason::Topic => ErrorCode::EventTopic,
+            Reason::Refused => ErrorCode::EventRefused,
+        }
+    }
 
     /// As the table, the metrics and the command line have it.
     pub fn name(self) -> &'static str {

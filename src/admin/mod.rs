@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::monitor::Monitors;
 
 /// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
@@ -40,6 +40,7 @@ impl AdminServer {
         let (listener, address) = bound.map_err(|error| unavailable(listen, &error))?;
         let no_resources = |error: io::Error| {
             Error::usage(
+                ErrorCode::ProcessLimits,
                 format!("The admin endpoint cannot start: {error}"),
                 "Raise the limits of the process on threads and open files",
             )
@@ -80,6 +81,7 @@ fn unavailable(listen: &str, error: &io::Error) -> Error {
         _ => error.to_string(),
     };
     Error::usage(
+        ErrorCode::AdminEndpoint,
         format!("The admin endpoint cannot listen at {listen}: {why}"),
         "Set `listen` in [admin] to a free address of this machine, or to \"\" to go without the endpoint",
     )

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 
 use super::*;
-use crate::error::{Exit, Peer};
+use crate::error::{ErrorCode, Exit, Peer};
 use crate::monitor::{Monitor, State, StatusReport, TestClock};
 
 /// An endpoint on its own port, and its monitor.
@@ -45,8 +45,8 @@ async fn readiness_follows_the_state() {
     assert_eq!(admin.get("/readyz").await, answer(200, "active\n"));
     admin.monitor.state(State::Waiting { reason: "slot s is active for PID 7".to_owned() });
     assert_eq!(admin.get("/readyz").await, answer(200, "waiting: slot s is active for PID 7\n"));
-    admin.monitor.state(State::Refused { reason: "slot s is gone".to_owned() });
-    assert_eq!(admin.get("/readyz").await, answer(503, "refused: slot s is gone\n"));
+    admin.monitor.state(State::Refused { code: ErrorCode::SlotMissing, reason: "slot s is gone".to_owned() });
+    assert_eq!(admin.get("/readyz").await, answer(503, "refused: OBR-3001: slot s is gone\n"));
     admin.end();
 }
 
@@ -192,12 +192,12 @@ fn an_address_in_use_is_named_with_the_key_to_change() {
     let monitor = Monitor::new("shop.outbox_router");
     let Err(Error::Definite(error)) = AdminServer::start(&listen, monitor) else { panic!("must not bind") };
     assert_eq!(error.exit, Exit::Usage);
-    insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+    insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"OBR-2006: The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }
 
 #[test]
 fn an_invalid_address_is_named_with_the_key_to_change() {
     let message = |listen| AdminServer::start(listen, Monitor::new("r")).unwrap_err().to_string();
-    insta::assert_snapshot!(message("8084"), @r#"The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
-    insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+    insta::assert_snapshot!(message("8084"), @r#"OBR-2006: The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
+    insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"OBR-2006: The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to "" to go without the endpoint"#);
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stream_definition::StreamDefinition;
 use crate::dead_letters::Key;
+use crate::error::{ErrorCode, Remedy};
 use crate::progress::{Landmark, Partial, Position};
 
 /// The version of the format that this router writes.
@@ -43,10 +44,12 @@ pub struct Checkpoint {
 /// The error with which a router has stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
+    /// Which error.
+    pub code: ErrorCode,
     /// What was found.
     pub what: String,
     /// What to do about it.
-    pub remedy: String,
+    pub remedy: Remedy,
 }
 
 /// What is known of the log before a position, to recognize that log again.
@@ -317,7 +320,7 @@ pub(crate) mod tests {
                 None => LogFingerprint::Unknown,
             };
             expected.exactly_once = mark.is_some();
-            expected.stopped = mark.as_ref().map(|what| Stopped { what: what.clone(), remedy: what.clone() });
+            expected.stopped = mark.as_ref().map(|what| Stopped { code: ErrorCode::EventTopic, what: what.clone(), remedy: what.into() });
             expected.parked = partial.map(|done| done.final_lsn);
             expected.retried = partial.iter().map(|done| Key { final_lsn: done.final_lsn, change: done.changes }).collect();
             expected.replay = mark.map(|mark| Replay { mark, until: expected.position });

@@ -8,7 +8,7 @@ use super::slot_record::SlotRecord;
 use super::start::Start;
 use super::stream_definition::StreamDefinition;
 use super::timeline::{Descent, System, descent};
-use crate::error::Error;
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::progress::{Partial, Position};
 use crate::shards::{self, Shard};
 
@@ -27,8 +27,8 @@ pub struct StartFacts<'a> {
     pub history: Option<&'a str>,
     /// The publication and tables that the stream would have now.
     pub definition: &'a StreamDefinition,
-    /// How to read rows that were not published, ending in SQL.
-    pub recovery: &'a str,
+    /// The steps that send rows which were not published.
+    pub recovery: &'a Remedy,
     /// The mismatch that the last session's resume check found.
     pub log_mismatch: Option<LogMismatch>,
     /// The slot's row in the router's schema; `None` if it could not be read, or without a positions topic.
@@ -44,36 +44,37 @@ pub struct StartFacts<'a> {
 /// Events may be missing or be sent twice, and an operator has to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeConflict {
+    /// Which conflict.
+    pub code: ErrorCode,
     /// What was found.
     pub what: String,
     /// What to do other than accepting it.
-    pub remedy: String,
+    pub remedy: Remedy,
     /// Where the router would resume.
     pub resume_at: Lsn,
     /// The delivered part of the transaction there, if its numbers still mean the same.
     pub partial: Option<Partial>,
-    /// How to find or send the events that may be missing, ending in SQL.
-    pub missing: Option<String>,
 }
 
 impl ResumeConflict {
-    /// The error that stops the router, or one shard.
-    pub fn refusal(self, shard: Option<Shard>) -> Error {
-        let remedy = self.full_remedy(shard);
-        Error::not_safe(self.what, remedy)
+    fn new(code: ErrorCode, what: String, remedy: impl Into<Remedy>, resume_at: Lsn) -> Self {
+        ResumeConflict { code, what, remedy: remedy.into(), resume_at, partial: None }
     }
 
-    /// The remedy with the command that accepts the conflict.
-    pub fn full_remedy(&self, shard: Option<Shard>) -> String {
-        let ResumeConflict { remedy, resume_at, missing, .. } = self;
-        let accept = format!(
-            "{remedy}. To accept this and resume at {resume_at}, run once: `outbox-router run --accept-gap {resume_at}{}`",
-            shards::argument(shard)
-        );
-        match missing {
-            Some(missing) => format!("{accept}. {missing}"),
-            None => accept,
-        }
+    /// The error that stops the router, or one shard.
+    pub fn refusal(self, shard: Option<Shard>) -> Error {
+        let ResumeConflict { code, what, remedy, resume_at, .. } = self;
+        let (name, when) = match (code, code.effect()) {
+            (ErrorCode::AlteredWhileAway, _) => (
+                "To go on without them, if there are such rows",
+                ". Until Postgres 17 this fails if the publication did not exist",
+            ),
+            (_, Effect::Lost) => ("To accept this, and go on without the events that may be missing", ""),
+            _ => ("To accept this, and go on", ""),
+        };
+        let accept = Step::new(format!("Resume at {resume_at}, once{when}"))
+            .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
+        Error::not_safe(code, what, remedy.or(name, [accept]))
     }
 }
 
@@ -136,7 +137,7 @@ fn not_known_to_be_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(S
 /// The conflict if no checkpoint is stored and the slot may have been read before. In at-least-once mode, only a slot that this
 /// router has read itself is one: the checkpoint is lost.
 fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict> {
-    let (why, mut remedy) = not_known_to_be_new(found, record)?;
+    let (why, advice) = not_known_to_be_new(found, record)?;
     let StartFacts { router, slot, confirmed, .. } = *found;
     let read_by_this = record.router.as_deref() == Some(router);
     if !found.exactly_once && !read_by_this {
@@ -146,17 +147,19 @@ fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict
         "no checkpoint is stored for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
          be new: {why}; events delivered from it after {confirmed} would be sent again"
     );
+    let mut remedy = Remedy::from(advice);
     if read_by_this {
         what.push_str(", and earlier ones are missing in Kafka if another client has moved the slot");
         if let Some(bookmark) = found.bookmark {
-            remedy = format!("{remedy}. To send everything again from the last bookmark on: `{bookmark}`");
+            let go_back = Step::new("Go back to the last bookmark").typing(bookmark);
+            remedy = remedy.or("To send everything again from the last bookmark on", [go_back]);
         }
     } else if record.router.is_none() {
-        remedy.push_str(
-            ". If nobody has read the slot, or another program such as Debezium has, accept the gap",
-        );
+        remedy = remedy.then(Step::new(
+            "If nobody has read the slot, or another program such as Debezium has, accept this with the command below",
+        ));
     }
-    Some(ResumeConflict { what, remedy, resume_at: confirmed, partial: None, missing: None })
+    Some(ResumeConflict::new(ErrorCode::CheckpointLost, what, remedy, confirmed))
 }
 
 /// The warning for a start that takes the slot's position although the slot is not known to be new: what it means, and what to
@@ -192,16 +195,12 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
     let Some(altered) = altered(checkpoint, found) else { return moved(checkpoint, found) };
     match moved(checkpoint, found) {
         None => Some(altered),
-        Some(moved) => Some(ResumeConflict {
-            what: format!("{}; and {}", moved.what, altered.what),
-            remedy: format!("{}. {}", moved.remedy, altered.remedy),
-            resume_at: moved.resume_at,
-            partial: None,
-            missing: [moved.missing, altered.missing]
-                .into_iter()
-                .flatten()
-                .reduce(|one, other| format!("{one}. {other}")),
-        }),
+        Some(moved) => Some(ResumeConflict::new(
+            moved.code,
+            format!("{}; and {}", moved.what, altered.what),
+            moved.remedy.and(altered.remedy),
+            moved.resume_at,
+        )),
     }
 }
 
@@ -213,17 +212,17 @@ fn is_of_another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> bool {
 /// The publication or a table was altered.
 fn altered(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict> {
     let (ours, StartFacts { slot, confirmed, .. }) = (checkpoint.position.flush, *found);
-    found.definition.altered_since(&checkpoint.definition).then(|| ResumeConflict {
-        what: format!(
-            "the publication or an outbox table was altered, or dropped and created again, after the router stopped at \
-             {ours}; the slot {slot} is confirmed up to {confirmed}"
-        ),
-        remedy: "The stream lacks rows that were committed while the table was not published. If there may be such rows, take the \
-                 numbered steps, and not --accept-gap, which leaves them out and, until Postgres 17, fails if the publication did not exist"
-            .to_owned(),
-        resume_at: ours,
-        partial: None,
-        missing: Some(found.recovery.to_owned()),
+    found.definition.altered_since(&checkpoint.definition).then(|| {
+        ResumeConflict::new(
+            ErrorCode::AlteredWhileAway,
+            format!(
+                "the publication or an outbox table was altered, or dropped and created again, after the router stopped at \
+                 {ours}; the slot {slot} is confirmed up to {confirmed}. The stream lacks rows that were committed while the table was \
+                 not published"
+            ),
+            found.recovery.clone(),
+            ours,
+        )
     })
 }
 
@@ -236,11 +235,12 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         .partial
         .map_or(ours, |partial| ours.max(Lsn(partial.final_lsn.0.saturating_add(1))));
     let StartFacts { router, slot, confirmed, system, .. } = *found;
-    let gap = |what: String, remedy: &str, resume_at: Lsn| {
-        Some(ResumeConflict { what, remedy: remedy.to_owned(), resume_at, partial: None, missing: None })
+    let gap = |code: ErrorCode, what: String, remedy: &str, resume_at: Lsn| {
+        Some(ResumeConflict::new(code, what, remedy, resume_at))
     };
     if system.identifier != checkpoint.system_identifier {
         return gap(
+            ErrorCode::AnotherCluster,
             format!(
                 "the server belongs to another database cluster (system identifier {}) than the checkpoint {ours} of the router \
                  {router} (system identifier {}); the slot {slot} is confirmed up to {confirmed}",
@@ -254,6 +254,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     }
     if slot != checkpoint.slot {
         return gap(
+            ErrorCode::AnotherSlot,
             format!(
                 "the checkpoint {ours} of the router {router} belongs to the slot {}, but the configured slot {slot} is confirmed \
                  up to {confirmed}",
@@ -269,6 +270,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     match descends {
         Some(Descent::LeftBefore { timeline, switch }) => {
             return gap(
+                ErrorCode::TimelineLeftBefore,
                 format!(
                     "the server switched from timeline {timeline} to another one at {switch}, {} before the router's \
                      position {seen}: it is a standby that was behind, or was restored to a point in time; events \
@@ -282,6 +284,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         }
         Some(Descent::Unrelated) => {
             return gap(
+                ErrorCode::TimelineUnrelated,
                 format!(
                     "the server is on timeline {}, which does not descend from timeline {} of the router's position {ours}: it is \
                      a former primary, or another standby was promoted before; the slot {slot} is confirmed up to {confirmed}",
@@ -296,6 +299,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     }
     if seen > system.flush {
         return gap(
+            ErrorCode::LogEndsBefore,
             format!(
                 "the server's log ends at {}, {} before the router's position {seen}: it was restored from a backup, or is \
                  a standby that was behind; events sent after that no longer exist in Postgres; the slot {slot} is \
@@ -314,6 +318,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     let last = found.record.filter(|_| found.exactly_once).and_then(|record| record.router.as_deref());
     if let Some(other) = last.filter(|last| *last != router) {
         let read = gap(
+            ErrorCode::ReadByAnotherRouter,
             format!(
                 "the router {router} has delivered up to {ours}, and the router {other} has read the slot {slot} since, which is \
                  confirmed up to {confirmed}: events that {other} delivered after {ours} would be sent again"
@@ -332,6 +337,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         };
         if let Some(end) = end {
             let lost = gap(
+                ErrorCode::DeadLettersLost,
                 format!(
                     "parked events are lost: their rows were committed up to {parked}, but the server's log contains that only up to \
                      {end}: it is a standby that was behind, or was restored. The router's position {ours} is past them"
@@ -346,6 +352,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     }
     let other = found.log_mismatch?;
     gap(
+        ErrorCode::LogMismatch,
         format!(
             "the server's log is not the one that the router delivered up to {ours}: {other}. Most likely the data directory was \
              restored from a copy or a snapshot, and its log has grown past that position since. Events sent to Kafka after the \
@@ -360,34 +367,34 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
 /// The slot is ahead of the checkpoint.
 fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
     let StartFacts { router, slot, confirmed, bookmark, rows, .. } = *found;
-    let mut remedy = "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none. If \
-         Kafka's data was restored to an earlier state, the events committed between the two positions are missing in this Kafka. If \
-         another client moved the slot or created it again, they may be missing: find out who did (the server's log shows each \
-         START_REPLICATION, and with log_statement = 'all' each pg_replication_slot_advance)"
-        .to_owned();
-    if let Some(bookmark) = bookmark {
-        remedy = format!(
-            "{remedy}. To send them again, go back to a bookmark instead of accepting this: `{bookmark}`"
-        );
-    }
-    let rows = rows.filter(|_| bookmark.is_none());
-    ResumeConflict {
-        what: format!(
-            "the slot {slot} is ahead of the checkpoint of the router {router}: the slot is confirmed up to {confirmed}, and the \
-             checkpoint is at {ours}, {} before that. The slot was moved by another client, or dropped and created again, or \
-             the checkpoint is old because Kafka's data was restored to an earlier state",
-            distance(ours, confirmed)
-        ),
-        remedy,
-        resume_at: confirmed,
-        partial: None,
-        missing: rows.map(|sql| {
-            format!(
-                "To send missing events again without a bookmark, run this in the database. It inserts the rows again that are still in \
-                 the table, from the last delivered transaction on, so some are sent twice: {sql}"
+    let find_out = Step::new(
+        "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none. If Kafka's data was \
+         restored to an earlier state, the events committed between the two positions are missing in this Kafka. If another client moved the \
+         slot or created it again, they may be missing: find out who did (the server's log shows each START_REPLICATION, and with \
+         log_statement = 'all' each pg_replication_slot_advance)",
+    );
+    let remedy = match (bookmark, rows) {
+        (Some(bookmark), _) => Remedy::steps([
+            find_out,
+            Step::new("To send them again, go back to a bookmark instead of accepting this").typing(bookmark),
+        ]),
+        (None, Some(sql)) => Remedy::steps([
+            find_out,
+            Step::new(
+                "To send missing events again without a bookmark, accept this with the command below, and run this in the database. It inserts \
+                 the rows again that are still in the table, from the last delivered transaction on, so some are sent twice",
             )
-        }),
-    }
+            .typing(sql),
+        ]),
+        (None, None) => Remedy::steps([find_out]),
+    };
+    let what = format!(
+        "the slot {slot} is ahead of the checkpoint of the router {router}: the slot is confirmed up to {confirmed}, and the \
+         checkpoint is at {ours}, {} before that. The slot was moved by another client, or dropped and created again, or \
+         the checkpoint is old because Kafka's data was restored to an earlier state",
+        distance(ours, confirmed)
+    );
+    ResumeConflict::new(ErrorCode::SlotAhead, what, remedy, confirmed)
 }
 
 /// `1.2 MiB`

@@ -9,7 +9,7 @@ use comfy_table::{Cell, Color};
 use super::table::{TableStyle, bold, trimmed};
 use crate::cli::import_debezium::ImportDebeziumArgs;
 use crate::commands::Completion;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::import::{Finding, Level, Surroundings, import};
 use crate::terminal;
 
@@ -43,6 +43,7 @@ fn read(path: &Path) -> Result<String, Error> {
     text.map_err(|error| {
         let name = if path == Path::new("-") { "standard input".into() } else { path.display().to_string() };
         Error::usage(
+            ErrorCode::InputOutput,
             format!("Cannot read {name}: {error}"),
             "Name a text file in UTF-8, or - for standard input",
         )
@@ -131,6 +132,6 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let error = read(Path::new("/none/such.json")).unwrap_err().to_string();
-        assert!(error.starts_with("Cannot read /none/such.json: "), "{error}");
+        assert!(error.starts_with("OBR-2008: Cannot read /none/such.json: "), "{error}");
     }
 }

@@ -31,7 +31,7 @@ use crate::cli::shards::ShardArgs;
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::config::load::{load, load_without_brokers};
-use crate::error::{Error, Exit};
+use crate::error::{Error, ErrorCode, Exit};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
 
@@ -145,7 +145,7 @@ fn chosen_shards(config: &Config, ShardArgs { chosen }: &ShardArgs) -> Result<Ve
                 (format!("there is no shard {none} of {count}"), format!("Name one from 0 to {}", count - 1))
             }
         };
-        return Err(Error::usage(format!("--shard {none}: {what}"), remedy));
+        return Err(Error::usage(ErrorCode::CommandLine, format!("--shard {none}: {what}"), remedy));
     }
     shards.retain(|shard| number(shard).is_some_and(|number| chosen.contains(&number)));
     Ok(shards)
@@ -163,6 +163,7 @@ fn heading(config: &Config) -> Result<(), Error> {
 fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "Cannot ask for confirmation: standard input is not a terminal",
             "Add --yes to proceed without confirmation, or --dry-run to see what the command would do",
         ));
@@ -172,7 +173,9 @@ fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
     let _ = io::stdout().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
-    read.map_err(|error| Error::usage(format!("Cannot read the answer: {error}"), "Add --yes"))?;
+    read.map_err(|error| {
+        Error::usage(ErrorCode::InputOutput, format!("Cannot read the answer: {error}"), "Add --yes")
+    })?;
     if answer.trim() == events.to_string() {
         return Ok(true);
     }
@@ -183,7 +186,11 @@ fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
 /// Runs a command on one thread, because commands mostly wait.
 fn block_on<T>(command: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Error::usage(format!("Cannot start: {error}"), "Raise the limit of the process on open files")
+        Error::usage(
+            ErrorCode::ProcessLimits,
+            format!("Cannot start: {error}"),
+            "Raise the limit of the process on open files",
+        )
     })?;
     let done = runtime.block_on(command);
     // background threads must not delay the exit
@@ -200,8 +207,8 @@ mod tests {
     fn every_failure_has_its_exit_code() {
         let code = |error: Error| exit_code(&error);
         assert_eq!(code(Error::transient(Peer::Kafka, "x")), 1);
-        assert_eq!(code(Error::refused("x", "y")), 1);
-        assert_eq!(code(Error::usage("x", "y")), 2);
-        assert_eq!(code(Error::not_safe("x", "y")), 3);
+        assert_eq!(code(Error::refused(ErrorCode::WalLevel, "x", "y")), 1);
+        assert_eq!(code(Error::usage(ErrorCode::CommandLine, "x", "y")), 2);
+        assert_eq!(code(Error::not_safe(ErrorCode::SlotLost, "x", "y")), 3);
     }
 }

@@ -11,7 +11,7 @@ use crate::cli::RunArgs;
 use crate::commands::signals::at_signal;
 use crate::config::Config;
 use crate::contracts::Contracts;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::logging;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Router, RunOptions};
@@ -27,6 +27,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let shards = super::chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && args.accept_gap.is_some() {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "--accept-gap applies to one shard",
             "Add --shard with the number of the shard that reported the position",
         ));
@@ -68,6 +69,7 @@ fn check_open_files(routers: usize) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::usage(
+        ErrorCode::ProcessLimits,
         format!("The limit of open files is {limit}, and the router needs at least {needed}"),
         "Raise it (ulimit -n, LimitNOFILE in a systemd unit, or the container's nofile limit)",
     ))

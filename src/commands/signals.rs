@@ -3,7 +3,7 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// Calls `act` for each signal of this kind.
 ///
@@ -11,7 +11,11 @@ use crate::error::Error;
 /// The process cannot open another file.
 pub(super) fn at_signal(kind: SignalKind, mut act: impl FnMut() + Send + 'static) -> Result<(), Error> {
     let mut signals = signal(kind).map_err(|error| {
-        Error::usage(format!("Cannot listen for signals: {error}"), "Raise the limits of the process")
+        Error::usage(
+            ErrorCode::ProcessLimits,
+            format!("Cannot listen for signals: {error}"),
+            "Raise the limits of the process",
+        )
     })?;
     tokio::spawn(async move {
         while signals.recv().await.is_some() {

@@ -18,7 +18,7 @@ use crate::advice::{self, OrRemedy};
 use crate::cli::shards::ShardArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
 use crate::contracts::Contracts;
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
@@ -64,11 +64,15 @@ pub(super) async fn run<K: Sink>(
     };
     let ended = relay.run(stop).await;
     match ended.outcome {
-        Outcome::Failed(Error::Transient(failure)) => {
-            Err(Error::refused(failure.what, "Start the command again; it does not reconnect by itself"))
-        }
+        Outcome::Failed(Error::Transient(failure)) => Err(Error::refused(
+            ErrorCode::InputOutput,
+            failure.what,
+            "Start the command again; it does not reconnect by itself",
+        )),
         Outcome::Failed(error) => Err(error),
-        Outcome::Refused(refusal) => Err(Error::refused(refusal.why.what, refusal.why.remedy)),
+        Outcome::Refused(refusal) => {
+            Err(Error::refused(ErrorCode::InputOutput, refusal.why.what, refusal.why.remedy))
+        }
         Outcome::Stopped | Outcome::SourceEnded => Ok(Some(ended.sink)),
     }
 }
@@ -79,6 +83,7 @@ fn one_shard(config: &Config, what: &TemporarySlot<'_>) -> Result<Config, Error>
     let shards = super::chosen_shards(config, what.shards)?;
     let [shard] = shards.as_slice() else {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             format!("{command} reads one shard at a time"),
             "Add --shard with its number",
         ));
@@ -186,6 +191,7 @@ async fn create_slot(
 fn not_created(error: QueryError, command: &str) -> Error {
     match error.code().map(|code| code.code()) {
         Some("53400") => Error::refused(
+            ErrorCode::NoFreeSlot,
             format!("all replication slots are in use, and {command} needs one while it runs"),
             SLOTS_REMEDY,
         ),
@@ -205,12 +211,14 @@ fn create(slot: &str) -> String {
 fn check_since(command: &str, since: Lsn, earliest: Lsn, end: Lsn, slot: &str) -> Result<Lsn, Error> {
     if since < earliest {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!("--since {since} is before the position of the slot {slot}"),
             format!("The earliest position is {earliest}: outbox-router {command} --since {earliest}"),
         ));
     }
     if since > end {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!("--since {since} is past the end of the server's log, {end}"),
             "Omit --since to see events committed from now on",
         ));
@@ -228,6 +236,6 @@ async fn stream(
     let slot = &config.postgres.slot;
     let publication = &config.postgres.publication;
     let what = StreamOf { slot, publication, start, messages: config.reads_messages() };
-    let stream = ReplicationStream::new(stream, unread, "Run `outbox-router check`");
+    let stream = ReplicationStream::new(stream, unread);
     stream.start(what).await.map_err(|error| advice::not_started(error, slot))
 }

@@ -2,7 +2,7 @@
 
 use pg_logical::Environment;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// The prefix of the variables that override the configuration file.
 pub const PREFIX: &str = "OUTBOX_ROUTER_";
@@ -14,6 +14,7 @@ pub const PREFIX: &str = "OUTBOX_ROUTER_";
 pub fn process() -> Result<Environment, Error> {
     Environment::process(PREFIX).map_err(|error| {
         Error::usage(
+            ErrorCode::Environment,
             format!("The value of the variable {} is not UTF-8", error.variable),
             "Set it to UTF-8 text, or unset it",
         )

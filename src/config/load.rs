@@ -19,7 +19,7 @@ use super::environment::PREFIX;
 use super::overlay;
 use super::raw::{RawConfig, TABLE, TABLES};
 use super::source::{Problems, SEARCH_PATH, Sources};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use pg_logical::conninfo::nearest;
 
 /// A configuration and where it came from.
@@ -124,7 +124,11 @@ fn parse_by<T>(
                 "Correct the syntax at this place",
             );
             problems.into_result()?;
-            return Err(Error::usage("The configuration is not TOML", "Correct its syntax"));
+            return Err(Error::usage(
+                ErrorCode::Configuration,
+                "The configuration is not TOML",
+                "Correct its syntax",
+            ));
         }
     };
     overlay::apply_variables(root.get_mut(), env, &mut sources, &mut problems);
@@ -259,7 +263,11 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::IsADirectory => ("it is a directory", "Name the file in it with -c".to_owned()),
         _ => ("the system refuses", format!("The system reports: {error}")),
     };
-    Error::usage(format!("Cannot read the configuration file {}: {what}", path.display()), remedy)
+    Error::usage(
+        ErrorCode::Configuration,
+        format!("Cannot read the configuration file {}: {what}", path.display()),
+        remedy,
+    )
 }
 
 fn is_world_readable(path: &Path) -> bool {

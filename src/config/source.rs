@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// The configuration files to try, in this order, if none is named.
 pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
@@ -133,17 +133,14 @@ impl Problems {
     pub(super) fn into_result(mut self) -> Result<(), Error> {
         self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
-        let last = format!("{place}{what}");
         if self.0.is_empty() {
-            return Err(Error::usage(last, last_remedy));
+            return Err(Error::usage(ErrorCode::Configuration, format!("{place}{what}"), last_remedy));
         }
-        // the remedy of the last problem becomes that of the error, so that the message reads as a list
         let mut list = format!("The configuration has {} problems:", self.0.len() + 1);
-        for (place, what, remedy) in self.0 {
+        for (place, what, remedy) in self.0.into_iter().chain([(place, what, last_remedy)]) {
             list.push_str(&format!("\n  {place}{what}. {remedy}"));
         }
-        list.push_str(&format!("\n  {last}"));
-        Err(Error::usage(list, last_remedy))
+        Err(Error::usage(ErrorCode::Configuration, list, "Correct each of them"))
     }
 }
 

@@ -388,7 +388,7 @@ fn no_message_contains_a_secret() {
         let text = format!("{case}\nkafka.bootstrap.servers = \"k:1\"");
         let error = message(&text, &env());
         assert!(!error.contains("hunter2"), "{case}: {error}");
-        assert!(error.starts_with("outbox-router.toml:1:"), "{case}: {error}");
+        assert!(error.starts_with("OBR-2002: outbox-router.toml:1:"), "{case}: {error}");
     }
 }
 

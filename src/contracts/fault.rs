@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// One fault or warning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,7 @@ impl Faults {
         let number = self.0.len();
         let list: String = self.0.iter().map(|fault| format!("\n  {fault}")).collect();
         Error::usage(
+            ErrorCode::Contracts,
             format!(
                 "The contracts in {} have {number} fault{}:{list}",
                 directory.display(),

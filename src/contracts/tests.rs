@@ -134,7 +134,10 @@ fn all_faults_are_told_at_once() {
     let late = of(&files).unwrap_err();
     insta::assert_snapshot!(format!("{early}\n\n{late}"));
     let error = late.into_error(Path::new("contracts")).to_string();
-    assert!(error.starts_with("The contracts in contracts have 12 faults:\n  Loose.json: "), "{error}");
+    assert!(
+        error.starts_with("OBR-2004: The contracts in contracts have 12 faults:\n  Loose.json: "),
+        "{error}"
+    );
 }
 
 #[test]

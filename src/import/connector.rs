@@ -4,7 +4,7 @@ use connect_values::java_properties;
 use serde_json::{Map, Value};
 
 use super::settings::{Setting, Settings};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// Where the connector runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,16 +84,17 @@ pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Resu
 }
 
 fn entries(text: &str) -> Result<Vec<(String, String)>, Error> {
-    let entries = java_properties::parse(text)
-        .map_err(|error| Error::usage(format!("Not properties: {error}"), REMEDY))?;
+    let entries = java_properties::parse(text).map_err(|error| {
+        Error::usage(ErrorCode::DebeziumConfiguration, format!("Not properties: {error}"), REMEDY)
+    })?;
     if entries.is_empty() {
-        return Err(Error::usage("There are no settings in it", REMEDY));
+        return Err(Error::usage(ErrorCode::DebeziumConfiguration, "There are no settings in it", REMEDY));
     }
     Ok(entries)
 }
 
 fn json(text: &str) -> Result<Settings, Error> {
-    let not = |what: String| Error::usage(what, REMEDY);
+    let not = |what: String| Error::usage(ErrorCode::DebeziumConfiguration, what, REMEDY);
     let mut root: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
         // serde_json's message could repeat a value
         not(format!("Not JSON: error at line {}, column {}", error.line(), error.column()))

@@ -310,6 +310,7 @@ impl Monitor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             state: state.kind(),
             peer: state.peer().map(|peer| peer.label().to_owned()),
+            code: state.code(),
             reason: state.reason().map(str::to_owned),
             since: rfc3339(since),
             ready: state.kind().is_ready(),

@@ -1,5 +1,6 @@
 //! The status report: what `/status` and `outbox-router status --json` show.
 
+use crate::error::ErrorCode;
 use serde::{Deserialize, Serialize};
 
 use super::state::StateKind;
@@ -16,6 +17,8 @@ pub struct StatusReport {
     pub state: StateKind,
     /// `postgres` or `kafka`, if the state is about a connection.
     pub peer: Option<String>,
+    /// The code of the refusal, if a person has to act.
+    pub code: Option<ErrorCode>,
     /// Why it is in this state, if there is a reason.
     pub reason: Option<String>,
     /// Since when it has been in this state, RFC 3339.

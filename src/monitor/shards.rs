@@ -77,6 +77,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
     let total = |count: fn(&StatusReport) -> u64| shards.iter().map(count).sum();
     StatusReport {
         name: name.to_owned(),
+        code: worst.code,
         reason: worst.reason.map(|reason| format!("{}: {reason}", worst.name)),
         ready: shards.iter().all(|shard| shard.ready),
         healthy: shards.iter().all(|shard| shard.healthy),
@@ -199,7 +200,7 @@ fn topics(shards: &[StatusReport]) -> Vec<TopicReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Peer;
+    use crate::error::{ErrorCode, Peer};
     use crate::monitor::{State, StateKind};
 
     fn two() -> (Monitors, Vec<Monitor>) {
@@ -237,8 +238,8 @@ mod tests {
         let (all, each) = two();
         each.iter().for_each(|monitor| monitor.state(State::Active));
         assert_eq!(all.readiness(), Probe { ok: true, text: "active".to_owned() });
-        each[1].state(State::Refused { reason: "slot s is gone".to_owned() });
-        let text = "shop/0 active; shop/1 refused: slot s is gone".to_owned();
+        each[1].state(State::Refused { code: ErrorCode::SlotMissing, reason: "slot s is gone".to_owned() });
+        let text = "shop/0 active; shop/1 refused: OBR-3001: slot s is gone".to_owned();
         assert_eq!(all.readiness(), Probe { ok: false, text });
     }
 

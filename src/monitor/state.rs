@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Peer;
+use crate::error::{ErrorCode, Peer};
 
 /// What the router is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,6 +35,8 @@ pub enum State {
     Stopping,
     /// A person has to act before the router can go on.
     Refused {
+        /// The code of the refusal.
+        code: ErrorCode,
         /// What was found.
         reason: String,
     },
@@ -118,9 +120,17 @@ impl State {
     /// Why the router is in it.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            State::Waiting { reason } | State::Reconnecting { reason, .. } | State::Refused { reason } => {
-                Some(reason)
-            }
+            State::Waiting { reason }
+            | State::Reconnecting { reason, .. }
+            | State::Refused { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The code, if a person has to act.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            State::Refused { code, .. } => Some(*code),
             _ => None,
         }
     }
@@ -136,6 +146,9 @@ impl fmt::Display for State {
         f.write_str(self.kind().label())?;
         if let Some(peer) = self.peer() {
             write!(f, " to {}", peer.label())?;
+        }
+        if let Some(code) = self.code() {
+            write!(f, ": {code}")?;
         }
         if let Some(reason) = self.reason() {
             write!(f, ": {reason}")?;

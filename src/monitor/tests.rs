@@ -1,5 +1,5 @@
 use super::*;
-use crate::error::Peer;
+use crate::error::{ErrorCode, Peer};
 
 fn metrics_of(monitor: &Monitor) -> String {
     Monitors::from(monitor.clone()).render_metrics()
@@ -24,7 +24,11 @@ fn ready_only_when_active_or_waiting() {
             "reconnecting to kafka: all brokers are down",
         ),
         (State::Stopping, false, "stopping"),
-        (State::Refused { reason: "slot is gone".to_owned() }, false, "refused: slot is gone"),
+        (
+            State::Refused { code: ErrorCode::SlotMissing, reason: "slot is gone".to_owned() },
+            false,
+            "refused: OBR-3001: slot is gone",
+        ),
     ] {
         monitor.state(state);
         assert_eq!(monitor.readiness(), Probe { ok, text: text.to_owned() });

@@ -23,7 +23,7 @@ use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
 use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
-use crate::error::{Error, Peer, Transient};
+use crate::error::{Error, ErrorCode, Peer, Transient};
 use crate::shards::Shard;
 
 /// How often it checks without being asked.
@@ -212,8 +212,7 @@ impl Watcher {
     async fn connect(&self) -> Result<Session, Error> {
         let lock_timeout = lock_wait::lock_timeout(self.postgres.wal_sender_timeout);
         let lock_timeout_ms = lock_timeout.as_millis().to_string();
-        let mut settings =
-            vec![NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
+        let mut settings = vec![NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
         if self.heartbeat.is_some() {
             // the heartbeat does not wait for standbys, because the stream does not either
             settings.push(("synchronous_commit", "local"));
@@ -345,11 +344,12 @@ impl Walsender {
 pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
     let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
     Error::not_safe(
+        ErrorCode::AlteredWhileRunning,
         format!(
             "the publication {publication}, or the table {tables}, was altered, or dropped and created again, while the \
              router ran"
         ),
-        catalog.recovery_advice_while_running(source),
+        catalog.resume_after_alteration(source),
     )
 }
 

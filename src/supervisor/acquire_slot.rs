@@ -8,7 +8,7 @@ use super::connections::keep_alive;
 use super::session_state::SessionState;
 use super::stored_state;
 use crate::config::{Config, Postgres};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::monitor::{Monitor, State};
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
 use crate::postgres::slot_lock;
@@ -39,6 +39,7 @@ pub(super) async fn acquire_slot(
     let wal_level = catalog_session.query_one("SHOW wal_level").await?.unwrap_or_default();
     if wal_level != "logical" {
         return Err(Error::refused(
+            ErrorCode::WalLevel,
             format!("wal_level is {wal_level}, and logical replication needs logical"),
             "Set wal_level = logical in postgresql.conf (on Amazon RDS the parameter rds.logical_replication = 1) and \
              restart Postgres",

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
-use crate::error::{Definite, Error, Exit, Peer, Transient};
+use crate::error::{Definite, Error, ErrorCode, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
 use crate::progress::Partial;
 use crate::relay::{Outcome, Refusal};
@@ -105,7 +105,7 @@ pub async fn run(
                         stop_reason::store(&config, checkpoint, &definite).await;
                     }
                 }
-                monitor.state(State::Refused { reason: definite.what.clone() });
+                monitor.state(State::Refused { code: definite.code, reason: definite.what.clone() });
                 return Err(definite);
             }
             NextStep::Retry(failure) => {
@@ -194,6 +194,10 @@ fn after_failure(error: Error, state: &SessionState) -> NextStep {
             let what = definite.to_string();
             NextStep::Retry(Transient::new(Peer::Postgres, what))
         }
+        // only the start that prepared the stream knows how the rows at its end are found
+        Error::Definite(definite) if definite.code == ErrorCode::StreamUnreadable => {
+            NextStep::Fail(Definite { remedy: state.recovery.clone(), ..definite })
+        }
         Error::Definite(definite) => NextStep::Fail(definite),
     }
 }
@@ -225,11 +229,16 @@ fn after_refusal(
             state.suspect = last_suspect.map_or(Suspect::None, Suspect::This);
             NextStep::Restart
         }
-        Some(SentAlone { event, how_to_skip, .. }) => NextStep::Fail(Definite {
-            exit: Exit::Unsafe,
-            what: format!("Kafka refuses the event with id {event}: {reason}"),
-            remedy: format!("Nothing was skipped. {}, or {how_to_skip}", refusal.why.remedy),
-        }),
+        Some(SentAlone { event, how_to_skip, .. }) => {
+            let code = refusal.why.reason.code();
+            NextStep::Fail(Definite {
+                code,
+                exit: Exit::Unsafe,
+                what: format!("Kafka refuses the event with id {event}: {reason}"),
+                events: code.into(),
+                remedy: refusal.why.remedy_or(how_to_skip),
+            })
+        }
         None => {
             tracing::warn!(
                 peer = "kafka",

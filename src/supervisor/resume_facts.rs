@@ -43,7 +43,7 @@ impl ResumeFacts<'_> {
         };
         let definition = catalog.stream_definition(&config.outbox);
         let position = before.map_or(confirmed, |before| before.position.flush);
-        let recovery = catalog.recovery_advice(config.source(), position);
+        let recovery = catalog.recovery_steps(config.source(), position);
         // an ordinary start needs no bookmark
         let bookmark = if position < confirmed || before.is_none() && record.is_some() {
             bookmarks::last_before(session, &config.postgres.slot, position).await?

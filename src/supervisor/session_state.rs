@@ -8,6 +8,7 @@ use pg_logical::Lsn;
 use crate::checkpoint::{Checkpoint, LogMismatch, StreamDefinition};
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
+use crate::error::Remedy;
 use crate::progress::Partial;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, Suspect, TopicCache, TransactionSize};
 use crate::source::slot::HeldLock;
@@ -54,6 +55,8 @@ pub(super) struct SessionState {
     pub(super) switch_to_bulk: Option<Lsn>,
     /// Stream up to this position because bulk reads failed.
     pub(super) stream_until: Lsn,
+    /// The steps for rows that the server cannot decode, if the stream of the last session ends there.
+    pub(super) recovery: Remedy,
     /// Whether a session of this process has started to stream.
     pub(super) was_active: bool,
 }
@@ -78,6 +81,7 @@ impl Default for SessionState {
             contracts: None,
             lock: None,
             lock_handed_over: false,
+            recovery: Remedy::default(),
             switch_to_bulk: None,
             stream_until: Lsn::INVALID,
             was_active: false,

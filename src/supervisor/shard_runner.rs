@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{RunOptions, run};
 use crate::config::Config;
 use crate::contracts::Contracts;
-use crate::error::{Definite, Error};
+use crate::error::{Definite, Error, ErrorCode};
 use crate::monitor::Monitor;
 
 /// One router, ready to run.
@@ -95,6 +95,7 @@ fn run_shard(router: Router, options: RunOptions, stop: CancellationToken) -> Re
 /// The panic itself is logged in its thread.
 fn shard_panicked() -> Error {
     Error::not_safe(
+        ErrorCode::Bug,
         "a shard has panicked, which is a bug in outbox-router",
         "Report it with the log lines before it. No event is lost: the next start resumes at the position",
     )
@@ -102,6 +103,7 @@ fn shard_panicked() -> Error {
 
 fn no_resources(error: &std::io::Error) -> Error {
     Error::usage(
+        ErrorCode::ProcessLimits,
         format!("Cannot start a shard: {error}"),
         "Raise the limits of the process on threads and open files, or run the shards in several processes (--shard)",
     )

@@ -18,7 +18,7 @@ use crate::checkpoint::{
     Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
 use crate::postgres::watch;
@@ -170,6 +170,7 @@ async fn beside_other_shards(
     let (others, count) = (slots.join(", "), config.shards.count);
     if Handover::is_under_way(handover.as_ref()) {
         return Err(Error::not_safe(
+            ErrorCode::ShardChangeInterrupted,
             format!(
                 "`outbox-router shards change` was interrupted, and slots for another number of shards exist: {others}"
             ),
@@ -180,6 +181,7 @@ async fn beside_other_shards(
     let owner = Handover::owner(handover.as_ref(), config.base_slot());
     if let Some(owner) = owner.filter(|owner| *owner != count) {
         return Err(Error::not_safe(
+            ErrorCode::ShardsHandedOver,
             format!(
                 "the events of {} were handed over to {owner} shards, whose slots exist ({others}), but this router is configured for {count}",
                 config.name
@@ -195,6 +197,7 @@ async fn beside_other_shards(
         return Ok(());
     }
     Err(Error::not_safe(
+        ErrorCode::OtherShardSlots,
         format!(
             "the router {} has not delivered from the slot {} yet, and it has slots for a number of shards other than {count}: \
              {others}",

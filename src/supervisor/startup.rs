@@ -388,7 +388,7 @@ async fn open_stream(
     found: &ServerState,
     checkpoint: &Checkpoint,
     resume_check: Option<&ResumeCheck>,
-    state: &SessionState,
+    state: &mut SessionState,
 ) -> Result<ReplicationStream<Stream>, Error> {
     let position = checkpoint.position.flush;
     let in_bulk = resume_check.is_none()
@@ -401,8 +401,8 @@ async fn open_stream(
     };
     session.query(prepared).await?;
     let (stream, unread, _) = session.into_parts();
-    let recovery = found.catalog.recovery_advice(config.source(), position);
-    let stream = ReplicationStream::new(stream, unread, &recovery);
+    state.recovery = found.catalog.recovery_steps(config.source(), position);
+    let stream = ReplicationStream::new(stream, unread);
     if in_bulk {
         return Ok(stream);
     }
@@ -419,14 +419,11 @@ async fn open_stream(
 
 /// Adds the stored position to an error that stops the router: events after it may be missing.
 async fn with_position(error: Error, config: &Config, state: &SessionState) -> Error {
-    let Error::Definite(Definite { exit: Exit::Unsafe, what, remedy }) = error else { return error };
+    let Error::Definite(mut definite @ Definite { exit: Exit::Unsafe, .. }) = error else { return error };
     let stored = tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, None)).await;
     // what was found matters more than a broker that does not answer
-    let what = match latest(state.checkpoint.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
-        Some(checkpoint) => {
-            format!("{what}; every event before {} is in Kafka or parked", checkpoint.position.flush)
-        }
-        None => what,
-    };
-    Error::not_safe(what, remedy)
+    if let Some(checkpoint) = latest(state.checkpoint.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
+        definite.what += &format!("; every event before {} is in Kafka or parked", checkpoint.position.flush);
+    }
+    definite.into()
 }

@@ -13,8 +13,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Adds the reason to the last checkpoint. It keeps its epoch, so it does not count if a standby has begun meanwhile.
 pub(super) async fn store(config: &Arc<Config>, last: &Checkpoint, why: &Definite) {
-    let Definite { what, remedy, .. } = why;
-    let stopped = Some(Stopped { what: what.clone(), remedy: remedy.clone() });
+    let Definite { code, what, remedy, .. } = why;
+    let stopped = Some(Stopped { code: *code, what: what.clone(), remedy: remedy.clone() });
     let checkpoint = Checkpoint { stopped, ..last.clone() };
     let stored = async {
         let Some(mut topic) = CheckpointTopic::open(config).await? else { return Ok(()) };

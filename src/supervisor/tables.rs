@@ -7,7 +7,7 @@ use super::resume_facts::read_slot_record;
 use super::session_state::SessionState;
 use crate::checkpoint::SlotRecord;
 use crate::config::{Config, DeliveryMode};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::outbox::Outbox;
 use crate::pipeline::PresentColumns;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
@@ -115,5 +115,5 @@ async fn refuse_parked_events(config: &Config, session: &mut Session) -> Result<
         return Ok(());
     }
     let (what, remedy) = dead_letters::still_parked(&count);
-    Err(Error::not_safe(what, remedy))
+    Err(Error::not_safe(ErrorCode::EventsParked, what, remedy))
 }

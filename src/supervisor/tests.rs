@@ -2,6 +2,7 @@ use pg_logical::Lsn;
 
 use super::*;
 use crate::checkpoint::sample_checkpoint;
+use crate::error::Step;
 use crate::progress::Sequence;
 use crate::sink::kafka::{KafkaEnd, TransactionSize};
 use crate::source::slot::SlotLeft;
@@ -12,7 +13,7 @@ const DOUBTFUL: Partial = Partial { final_lsn: Lsn(20), changes: 63 };
 fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
     let alone = alone.map(|event| SentAlone {
         event: event.to_owned(),
-        how_to_skip: "leave it out".to_owned(),
+        how_to_skip: [Step::new("count"), Step::new("leave it out")],
         nothing_before: true,
     });
     let slot =
@@ -34,7 +35,7 @@ fn refusal(transient: bool) -> Outcome {
 }
 
 fn refused() -> Error {
-    Error::refused("wrong password", "correct it")
+    Error::refused(ErrorCode::PostgresLogin, "wrong password", "correct it")
 }
 
 #[test]
@@ -84,5 +85,8 @@ fn a_refused_password_is_definite_at_start_and_transient_later() {
     assert!(matches!(after_failure(refused(), &state), NextStep::Fail(_)));
     state.was_active = true;
     assert!(matches!(after_failure(refused(), &state), NextStep::Retry(_)));
-    assert!(matches!(after_failure(Error::not_safe("slot lost", "look"), &state), NextStep::Fail(_)));
+    assert!(matches!(
+        after_failure(Error::not_safe(ErrorCode::SlotLost, "slot lost", "look"), &state),
+        NextStep::Fail(_)
+    ));
 }

@@ -44,7 +44,7 @@ async fn bad_input_of_unreachable_servers_is_retried_and_logged_once() {
         assert!(status == 503 && body.contains(part), "{status} {body}");
         assert_eq!(router.get("/healthz").unwrap().0, 200);
         let ended = router.stop().await;
-        assert!(ended.last_line().contains("stopped; no events were in flight"), "{}", ended.log);
+        assert!(ended.message().contains("stopped; no events were in flight"), "{}", ended.log);
         let lines: Vec<_> = ended.log.lines().filter(|line| line.contains("WARN")).collect();
         assert_eq!(lines.len(), 1, "{}", ended.log);
         let line = lines[0].split_once("WARN").unwrap().1.trim();

@@ -29,16 +29,22 @@ async fn deliver_after_a_bookmark(outbox: &Outbox, settings: &Settings) {
 #[derive(Debug)]
 struct Finding {
     level: String,
+    /// The code of an error, and what it means for events.
+    code: String,
+    events: String,
     what: String,
-    remedy: String,
+    /// The steps and commands of the remedy.
+    remedy: Vec<String>,
 }
 
 impl Finding {
-    /// Asserts that it has the sentences with which the router has refused to start.
+    /// Asserts that it has the code, the sentences and the commands with which the router has refused to start.
     #[track_caller]
     fn is_refusal(&self, ended: &Ended) {
         assert_eq!(self.level, "error", "{self:?}");
-        ended.says(&[&self.what, &self.remedy]);
+        ended.says(&[&self.code, &self.events, &self.what]);
+        assert!(!self.remedy.is_empty(), "{self:?}");
+        ended.says(&self.remedy.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }
 
@@ -50,5 +56,17 @@ async fn position_finding(settings: &Settings) -> Finding {
     let finding = of_position.next().unwrap_or_else(|| panic!("{ran:?}"));
     assert!(of_position.next().is_none(), "{ran:?}");
     let text = |key: &str| finding[key].as_str().unwrap_or_default().to_owned();
-    Finding { level: text("level"), what: text("what"), remedy: text("remedy") }
+    let steps =
+        finding["routes"].as_array().unwrap().iter().flat_map(|route| route["steps"].as_array().unwrap());
+    let remedy = steps.flat_map(|step| {
+        let commands = step["commands"].as_array().unwrap().iter();
+        [&step["text"]].into_iter().chain(commands).map(|text| text.as_str().unwrap().to_owned())
+    });
+    Finding {
+        level: text("level"),
+        code: text("code"),
+        events: text("events"),
+        what: text("what"),
+        remedy: remedy.collect(),
+    }
 }

@@ -61,7 +61,7 @@ impl Setup {
 async fn old_kafka_data_is_named_and_the_bookmark_sends_the_missing_events_again() {
     let setup = Setup::new(true).await;
     let ended = setup.refused().await;
-    setup.settings.run_quoted_command(&ended, "slot reset");
+    setup.settings.run_command(&ended, "slot reset");
     setup.sends(7..8).await;
     assert_eq!(setup.numbers().await, [1, 2, 3, 4, 5, 6, 7]);
 }
@@ -70,8 +70,7 @@ async fn old_kafka_data_is_named_and_the_bookmark_sends_the_missing_events_again
 async fn old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again() {
     let setup = Setup::new(false).await;
     let ended = setup.refused().await;
-    let (_, sql) = ended.last_line().split_once(": WITH ").unwrap();
-    setup.outbox.execute(&format!("WITH {sql}")).await;
+    setup.outbox.execute(ended.command("WITH again")).await;
     let mut router = Router::with_arguments(&setup.settings, &["--accept-gap", ended.accept_gap_position()]);
     router.ready().await;
     setup.outbox.insert_numbers("order", "a", 7..8).await;

@@ -45,7 +45,9 @@ impl Found {
     /// The errors, a line each.
     pub(crate) fn errors(&self) -> String {
         let errors = self.list.iter().filter(|finding| finding["level"] == "error");
-        errors.map(|finding| format!("{}: {}\n", finding["check"], finding["what"])).collect()
+        errors
+            .map(|finding| format!("{} {}: {}\n", finding["code"], finding["check"], finding["what"]))
+            .collect()
     }
 
     /// Asserts that exactly these checks found errors, and that the exit code agrees.
@@ -89,7 +91,7 @@ fn the_keys_of_the_json_are_stable() {
     let found = Found::at(&ready());
     for finding in &found.list {
         let keys: Vec<&String> = finding.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["check", "level", "remedy", "what"]);
+        assert_eq!(keys, ["check", "code", "effect", "events", "level", "remedy", "routes", "what"]);
         let bad = finding["level"] == "warning" || finding["level"] == "error";
         assert_eq!(finding["remedy"].is_string(), bad, "{finding}");
     }

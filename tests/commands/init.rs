@@ -328,7 +328,7 @@ fn a_role_without_replication_is_refused() {
     };
     // the server's own words differ between versions
     let text = refused(&place);
-    assert!(text.starts_with("error: cannot create the slot NAME: Postgres at HOST: "), "{text}");
+    assert!(text.starts_with("error: OBR-1005: cannot create the slot NAME: Postgres at HOST: "), "{text}");
     assert!(
         text.contains("as a superuser: ALTER ROLE \"NAME_owner\" REPLICATION (managed services: "),
         "{text}"

@@ -4,17 +4,16 @@ use super::check::Found;
 use crate::support::eventually::eventually;
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
-use crate::support::router::{Ended, Router};
+use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 /// Postgres has row filters and column lists from this version on.
 const LISTS: i32 = 150_000;
 
-/// The part of `text` from `begin` up to `end`.
-fn printed<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+/// The command of `text` that begins like this. A command is between backticks or a line of its own.
+fn printed<'a>(text: &'a str, begin: &str) -> &'a str {
     let at = text.find(begin).unwrap_or_else(|| panic!("no {begin:?} in {text}"));
-    let rest = &text[at..];
-    &rest[..rest.find(end).unwrap_or_else(|| panic!("no {end:?} after {begin:?} in {text}"))]
+    text[at..].split(['`', '\n']).next().unwrap()
 }
 
 /// Starts the router, which refuses, and again with the command that it prints.
@@ -40,13 +39,13 @@ async fn type_steps(outbox: &Outbox, settings: &Settings, steps: &str) -> Settin
     let ran = settings.run_async(&["init"]).await;
     assert_eq!(ran.code, 0, "{ran:?}");
     if steps.contains("WITH again") {
-        outbox.execute(printed(steps, "WITH again", ". ")).await;
+        outbox.execute(printed(steps, "WITH again")).await;
     }
     settings
 }
 
 async fn drop_slot(outbox: &Outbox, steps: &str) {
-    outbox.execute(&format!("{})", printed(steps, "SELECT pg_drop_replication_slot", ")"))).await;
+    outbox.execute(printed(steps, "SELECT pg_catalog.pg_drop_replication_slot")).await;
 }
 
 /// Waits until the events with the numbers below `count` are in Kafka. Each may be there several times.
@@ -79,7 +78,7 @@ async fn remedies_for_a_publication_of_the_routers_own_lose_nothing() {
         let router = Router::active(&settings).await;
         outbox.insert_numbers("order", "a", 0..2).await;
         let text = Found::with(&settings).await.of(check);
-        outbox.execute(printed(&text, "ALTER PUBLICATION", ";")).await;
+        outbox.execute(printed(&text, "ALTER PUBLICATION")).await;
         outbox.insert_numbers("draft", "a", 2..4).await;
         router.exits(3).await;
         outbox.released().await;
@@ -123,7 +122,7 @@ async fn remedies_for_a_publication_that_others_read_take_nothing_from_it() {
         // the old router still runs
         let own = type_steps(&outbox, &settings, &text).await;
         outbox.insert_numbers("order", "a", 2..4).await;
-        let delivered = printed(&text, "SELECT o.confirmed_flush_lsn", ";");
+        let delivered = printed(&text, "SELECT o.confirmed_flush_lsn");
         eventually("the old slot has delivered everything", async || {
             outbox.query(delivered).await[0].get::<_, bool>(0).then_some(())
         })
@@ -193,8 +192,8 @@ async fn rows_that_an_earlier_column_list_left_incomplete_are_sent_after_all() {
     outbox.insert_numbers("order", "a", 4..6).await;
     let refused = Router::start(&settings).exits(3).await;
     let accepting = Router::with_arguments(&settings, &["--accept-gap", refused.accept_gap_position()]);
-    let Ended { log, .. } = accepting.exits(3).await;
-    let text = log.lines().rev().find(|line| line.starts_with("error: ")).unwrap();
+    let ended = accepting.exits(3).await;
+    let text = ended.message();
     assert!(text.contains("payload") && text.contains("column list"), "{text}");
 
     let own = type_steps(&outbox, &settings, text).await;

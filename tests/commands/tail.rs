@@ -187,12 +187,12 @@ async fn tail_prints_what_run_sends_and_moves_nothing() {
     assert!(err.contains("stopped; 21 events were shown"), "{err}");
 
     let ended = Router::start(&settings).exits(3).await;
-    assert!(ended.last_line().contains(&impossible), "{}", ended.log);
+    assert!(ended.message().contains(&impossible), "{}", ended.log);
     let records = kafka.records_when(&outbox.name, 20).await;
     let mut shown: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let refused = shown.pop().unwrap();
     assert_eq!((&refused["id"], &refused["reason"]), (&json!(impossible), &json!("unroutable")));
-    assert!(ended.last_line().contains(refused["refused"].as_str().unwrap().split(". ").next().unwrap()));
+    assert!(ended.message().contains(refused["refused"].as_str().unwrap().split(". ").next().unwrap()));
     let mut sent: Vec<_> = records.iter().map(|record| as_printed(record).to_string()).collect();
     let mut shown: Vec<_> = shown
         .into_iter()
@@ -397,7 +397,12 @@ async fn tail_reports_errors_before_it_prints_anything() {
     for (settings, arguments, code, reason) in [
         (&settings, &["--since", "soon"][..], 2, "\"soon\" is not a log position"),
         (&settings, &["--shard", "1"], 2, "there are no shards"),
-        (&settings.clone().set("shards.count", 2), &[], 2, "tail reads one shard at a time. Add --shard"),
+        (
+            &settings.clone().set("shards.count", 2),
+            &[],
+            2,
+            "tail reads one shard at a time\n  1. Add --shard",
+        ),
         (&renamed("postgres.publication"), &[], 1, "the publication nowhere does not exist"),
         (&renamed("outbox.table"), &[], 1, "nowhere does not exist"),
         (&renamed("postgres.slot"), &["--since", "0/1"], 3, "slot nowhere does not exist"),

@@ -123,7 +123,7 @@ async fn waiting_dead_letters_name_the_holder_of_the_table_lock() {
     let (_client, pid) = busy(&place, "LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE").await;
     let ran = place.run(&["dead-letters", "list", "--json"]);
     assert!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
-    let last = ran.err.lines().last().unwrap();
+    let last = &ran.err[ran.err.rfind("error: ").unwrap()..];
     assert!(last.contains(&format!("blocked by server process {pid} (")), "{last}");
 }
 
@@ -151,7 +151,7 @@ async fn waiting_init_gives_up_and_names_the_holder_of_the_lock() {
     // the lock of VACUUM and CREATE INDEX CONCURRENTLY
     let (client, pid) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
     let ran = place.run(&["init"]);
-    let last = ran.err.lines().last().unwrap();
+    let last = &ran.err[ran.err.rfind("error: ").unwrap()..];
     let waits = format!(
         "waiting for ShareUpdateExclusiveLock on table public.outbox, blocked by server process {pid} (application_name"
     );

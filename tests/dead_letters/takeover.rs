@@ -6,6 +6,7 @@ use crate::support::eventually::eventually;
 use crate::support::outbox::connect;
 use crate::support::place::succeeded;
 use crate::support::router::Router;
+use crate::support::settings::positions_topic;
 use crate::support::signal::{Signal, send};
 
 /// The router lost the earlier session while that was inserting a row, and the row is committed late.
@@ -72,7 +73,7 @@ async fn lost_in_a_failover(mode: &str, killed: bool) {
     assert!(send(Signal::Stop, walsender));
     table.batch_execute("COMMIT").await.unwrap();
     eventually("the checkpoint has the position and the LSN of the dead letter", async || {
-        let records = pair.kafka.committed("outbox-router.positions").await.ok()?;
+        let records = pair.kafka.committed(&positions_topic(outbox)).await.ok()?;
         records
             .iter()
             .any(|record| {

@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, timeout};
 
-use crate::invariants::recovery_sql::{command, typed};
+use crate::invariants::recovery_sql::typed;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -149,8 +149,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
         "no longer exist in Postgres",
     ]);
     // after the last event, only keepalives are confirmed
-    let position =
-        ended.last_line().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
+    let position = ended.message().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
     let position: pg_logical::Lsn = position.parse().unwrap();
     assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
     // the new primary really lacks rows
@@ -254,6 +253,6 @@ async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary()
     let ended = router.exits(3).await;
     ended.says(&["invalidated the replication slot", "rows_removed", "hot_standby_feedback = on"]);
     // a standby is read-only, so only its query can be tried there
-    let (_, select) = command(&ended, "CREATE TABLE ").split_once(" AS ").unwrap();
+    let (_, select) = ended.command("CREATE TABLE ").split_once(" AS ").unwrap();
     typed(&on_standby, select, "id").await;
 }

@@ -88,7 +88,7 @@ async fn walsender(server: &PrivatePostgres) {
     let refused = Session::connect(&weak, &startup).await.map_err(Error::from);
     let Err(Error::Definite(refused)) = refused else { panic!("accepted") };
     assert!(refused.what.contains("42501"), "{refused}");
-    assert!(refused.remedy.contains("ALTER ROLE \"weak\" LOGIN REPLICATION"), "{refused}");
+    assert!(refused.remedy.to_string().contains("ALTER ROLE \"weak\" LOGIN REPLICATION"), "{refused}");
 }
 
 async fn several_hosts(server: &PrivatePostgres) {

@@ -11,7 +11,7 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{Settings, positions_topic};
 use crate::support::writers::Writers;
 
 async fn change(settings: &Settings, from: &str) {
@@ -302,7 +302,7 @@ async fn shards_do_not_start_until_an_interrupted_handover_is_complete() {
     let identifier: String =
         outbox.query("SELECT system_identifier::text FROM pg_control_system()").await[0].get(0);
     let (name, slot) = (format!("{0}.{0}", outbox.name), &outbox.name);
-    let topic = "outbox-router.positions";
+    let topic = &positions_topic(&outbox);
     kafka
         .write(topic, &format!("{name}/shards"), Some(&record(&format!("{slot}_of_2"), &identifier, at)))
         .await;
@@ -342,9 +342,8 @@ async fn shards_skip_only_their_own_events() {
     outbox.insert_numbers("order", "b", 1..4).await;
     outbox.insert_numbers("order", "c", 1..4).await;
     let ended = Router::start(&two).exits(3).await;
-    let (_, command) = ended.last_line().rsplit_once(": outbox-router ").unwrap();
-    let (without, _) = command.split_once(" --shard ").unwrap();
-    let arguments: Vec<&str> = without.split(' ').chain(["--yes"]).collect();
+    let (without, _) = ended.command("outbox-router slot advance").split_once(" --shard ").unwrap();
+    let arguments: Vec<&str> = without.split(' ').skip(1).chain(["--yes"]).collect();
     refused(&two.run(&arguments), 2, &["Add --shard"]);
     two.run_suggested_command(&ended);
     let router = Router::active(&two).await;

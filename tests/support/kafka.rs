@@ -77,6 +77,11 @@ impl Kafka {
         Self::at(shared::kafka())
     }
 
+    /// Whether other tests use this broker too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.bootstrap == shared::kafka()
+    }
+
     pub(crate) fn at(bootstrap: &str) -> Self {
         let consumer = |isolation| {
             let consumer = client(bootstrap)

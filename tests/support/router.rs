@@ -274,23 +274,39 @@ pub(crate) fn page(port: u16, path: &str) -> Option<(u16, String)> {
 }
 
 impl Ended {
-    /// The line that says why the router ended: the error or, without one, the last line. At debug level, threads may log after
-    /// the error.
-    pub(crate) fn last_line(&self) -> &str {
-        let mut lines = self.log.lines().rev();
-        lines.clone().find(|line| line.starts_with("error: ")).or_else(|| lines.next()).unwrap_or_default()
+    /// Why the router ended, with the steps or, without an error, the last line. At debug level, threads may log after the error.
+    pub(crate) fn message(&self) -> &str {
+        let error = if self.log.starts_with("error: ") {
+            Some(0)
+        } else {
+            self.log.rfind("\nerror: ").map(|at| at + 1)
+        };
+        let Some(begin) = error else { return self.log.lines().next_back().unwrap_or_default() };
+        let text = &self.log[begin..];
+        // a log line begins with its time
+        let end =
+            text.match_indices('\n').find(|(at, _)| text[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
+        &text[..end.map_or(text.len(), |(at, _)| at)]
     }
 
-    /// The position that the last line suggests for `--accept-gap`.
+    /// The first command to type that begins like this. Each is a line of its own.
+    pub(crate) fn command(&self, beginning: &str) -> &str {
+        let mut lines = self.message().lines().map(str::trim_start);
+        lines
+            .find(|line| line.starts_with(beginning))
+            .unwrap_or_else(|| panic!("no {beginning} in {}", self.log))
+    }
+
+    /// The position that the message suggests for `--accept-gap`.
     pub(crate) fn accept_gap_position(&self) -> &str {
-        let (_, rest) = self.last_line().split_once("`outbox-router run --accept-gap ").unwrap();
-        rest.split_once('`').unwrap().0
+        let command = self.command("outbox-router run --accept-gap ");
+        command.split(' ').nth(3).unwrap()
     }
 
-    /// Asserts that the last line contains all these parts.
+    /// Asserts that the message contains all these parts.
     pub(crate) fn says(&self, parts: &[&str]) -> &Self {
         for part in parts {
-            assert!(self.last_line().contains(part), "no {part:?} in the last line of\n{}", self.log);
+            assert!(self.message().contains(part), "no {part:?} in the message of\n{}", self.log);
         }
         self
     }

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (socket, unread, _) = session.into_parts();
     let what = StreamOf { slot: &slot, publication: &publication, start: Lsn::INVALID, messages: false };
-    let mut stream = ReplicationStream::new(socket, unread, "").start(what).await?;
+    let mut stream = ReplicationStream::new(socket, unread).start(what).await?;
     let mut printed = Lsn::INVALID;
     loop {
         while let Some((message, length)) = stream.peek()? {

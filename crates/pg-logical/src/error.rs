@@ -190,11 +190,8 @@ pub enum Remedy {
     SetClock,
     /// Give the server a certificate for server authentication.
     ServerCertificate,
-    /// The stream cannot be read past this place.
-    StreamEnded {
-        /// What was passed to [`ReplicationStream::new`](crate::replication::ReplicationStream::new) for this case.
-        recovery: String,
-    },
+    /// Find the rows behind this place by other means: the stream cannot be read past it.
+    StreamEnded,
 }
 
 /// A connection string that is invalid, or inconsistent with the environment. It never contains a password.

@@ -77,7 +77,6 @@ pub struct ReplicationStream<S> {
     consumed_since_read: usize,
     /// How many more bytes may be read between messages before the caller gets to other work.
     read_budget: usize,
-    recovery: String,
     terminated: bool,
     phase: Phase,
     /// The result of the last command, and an error within it.
@@ -105,9 +104,8 @@ pub struct StreamOf<'a> {
 }
 
 impl<S: Transport> ReplicationStream<S> {
-    /// Takes over a session that waits for a command. `unread` are bytes already received from `stream`. `recovery` says
-    /// how to read the rows that this stream cannot; it is returned with an error that ends it.
-    pub fn new(stream: S, unread: Vec<u8>, recovery: &str) -> Self {
+    /// Takes over a session that waits for a command. `unread` are bytes already received from `stream`.
+    pub fn new(stream: S, unread: Vec<u8>) -> Self {
         ReplicationStream {
             stream,
             frames: FrameBuffer::new(unread),
@@ -118,7 +116,6 @@ impl<S: Transport> ReplicationStream<S> {
             last_read: 0,
             consumed_since_read: 0,
             read_budget: 0,
-            recovery: recovery.to_owned(),
             terminated: false,
             phase: Phase::Idle,
             answer: None,
@@ -277,8 +274,7 @@ impl From<bulk_read::Malformed> for Error {
     }
 }
 
-fn ended(error: ServerError, recovery: &str) -> Error {
+fn ended(error: ServerError) -> Error {
     // a definite error would recur at the same position
-    let remedy = Remedy::StreamEnded { recovery: recovery.to_owned() };
-    Error::of_server("the server ended the replication stream", error, remedy)
+    Error::of_server("the server ended the replication stream", error, Remedy::StreamEnded)
 }

@@ -86,7 +86,7 @@ async fn the_stream_returns_commits_in_order_and_a_confirmation_moves_the_slot()
     let startup = Startup { replication: true, ..Startup::default() };
     let (socket, unread, _) = Session::connect(&database.conninfo, &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: &slot, publication: "its events", start: Lsn::INVALID, messages: false };
-    let mut stream = ReplicationStream::new(socket, unread, "").start(what).await.unwrap();
+    let mut stream = ReplicationStream::new(socket, unread).start(what).await.unwrap();
     database.insert(&["three"]).await;
 
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
     database.insert(&["three"]).await;
 
     let (socket, unread, _) = reader.into_parts();
-    let mut stream = ReplicationStream::new(socket, unread, "");
+    let mut stream = ReplicationStream::new(socket, unread);
     let extent = Extent { upto: Lsn(u64::MAX), rows: 1_000 };
     stream.bulk_read(&bulk_read::read_query(&slot, "its events", false, extent));
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
@@ -170,7 +170,7 @@ async fn a_missing_slot_is_an_error_with_the_servers_sqlstate() {
     let startup = Startup { replication: true, ..Startup::default() };
     let (socket, unread, _) = Session::connect(&server(), &startup).await.unwrap().into_parts();
     let what = StreamOf { slot: "no_such_slot", publication: "p", start: Lsn::INVALID, messages: false };
-    match ReplicationStream::new(socket, unread, "").start(what).await {
+    match ReplicationStream::new(socket, unread).start(what).await {
         Err(NotStarted::Server(error)) => assert_eq!(error.code.code(), "42704", "{error}"),
         other => panic!("{:?}", other.err()),
     }

@@ -8,6 +8,7 @@ use super::outbox::OutboxFacts;
 use crate::config::Config;
 use crate::config::pattern::Pattern;
 use crate::config::template::{Name, Part, Template};
+use crate::error::ErrorCode;
 use crate::outbox::Field;
 use crate::routing::{apply_filters, field};
 
@@ -23,6 +24,7 @@ pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mu
         } else if !may_be_written(config, template) {
             findings.error(
                 "topics",
+                ErrorCode::EventUnroutable,
                 format!("`[topics] allow` does not name {what}: the router stops at its first event"),
                 "Add it, or correct the topic in `[route]` and its rules",
             );
@@ -39,6 +41,7 @@ pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mu
         } else if !is_allowed(config, &topic) {
             findings.error(
                 "topics",
+ErrorCode::EventUnroutable,
                 format!(
                     "`[topics] allow` does not name {topic}, and the table has events of {aggregate_type:?} for it: the router stops at \
                      such an event"
@@ -52,6 +55,7 @@ pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mu
 fn refused_positions(topic: &str, events: &str, findings: &mut Findings) {
     findings.error(
         "positions_topic",
+ErrorCode::EventUnroutable,
         format!("{topic} is the positions topic, and would have events too: the router stops at {events}"),
         "Correct the topic in `[route]` and its rules. Before the first start you can name another `[delivery] positions_topic` \
          instead; later the router would not find its checkpoint",

@@ -5,7 +5,7 @@ use pg_logical::session::{Row, Session};
 
 use super::finding::Findings;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{
     READABLE, REMEDY, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked,
@@ -26,7 +26,12 @@ pub(super) async fn check(
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
     if session.query_one(there).await?.as_deref() != Some("t") {
-        findings.error("dead_letters", format!("there is no table {TABLE} to park events in"), REMEDY);
+        findings.error(
+            "dead_letters",
+            ErrorCode::DeadLetterTable,
+            format!("there is no table {TABLE} to park events in"),
+            REMEDY,
+        );
         return Ok(());
     }
     let lacks = REQUIRED_PRIVILEGES.map(|privilege| {
@@ -43,7 +48,12 @@ pub(super) async fn check(
     let row = rows.first();
     if let Some(missing) = row.and_then(|row| row.get(0)).filter(|missing| !missing.is_empty()) {
         let role = quoting::identifier(row.and_then(|row| row.get(1)).unwrap_or_default());
-        findings.error("dead_letters", format!("the role {role} lacks {missing} for {TABLE}"), REMEDY);
+        findings.error(
+            "dead_letters",
+            ErrorCode::DeadLetterTable,
+            format!("the role {role} lacks {missing} for {TABLE}"),
+            REMEDY,
+        );
         return Ok(());
     }
     let rows = session.query(&count_both(&config.name, "true")).await?;
@@ -72,7 +82,7 @@ async fn check_none_parked(
     let count = session.query_one(&count(&config.name, "true")).await?.unwrap_or_default();
     if count != "0" {
         let (what, remedy) = still_parked(&count);
-        findings.error("dead_letters", what, remedy);
+        findings.error("dead_letters", ErrorCode::EventsParked, what, remedy);
     }
     Ok(())
 }

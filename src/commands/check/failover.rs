@@ -14,7 +14,7 @@ use crate::commands::connect;
 use crate::commands::init::alter_failover;
 use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::standby_slots;
 
@@ -124,6 +124,7 @@ impl Standbys {
         for (name, _) in self.synchronized.iter().filter(|(_, active)| !active) {
             findings.error(
                 "failover",
+ErrorCode::StandbyAway,
                 format!("synchronized_standby_slots names {name}, and no standby reads that slot: events wait until one does"),
                 format!(
                     "Start the standby whose primary_slot_name is {name}, or remove the slot from synchronized_standby_slots and \

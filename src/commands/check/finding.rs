@@ -1,8 +1,8 @@
 //! The results of `check`.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::error::Error;
+use crate::error::{Definite, Effect, Error, ErrorCode, Events, Remedy};
 use crate::terminal;
 
 /// The severity of a finding.
@@ -31,17 +31,52 @@ impl Level {
     }
 }
 
-/// One finding. The members are the keys of `--json` and must not change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Its severity.
     pub level: Level,
     /// What was checked, in snake case: `wal_level`. Several findings may share it.
     pub check: &'static str,
+    /// The code of an error. `run` stops with the same code, if it stops for this reason.
+    pub code: Option<ErrorCode>,
     /// The finding, a sentence without a full stop.
     pub what: String,
-    /// What to do about it, a sentence without a full stop; `None` if nothing is to be done.
-    pub remedy: Option<String>,
+    /// What an error means for events.
+    pub events: Option<Events>,
+    /// What to do about it; empty if nothing is to be done.
+    pub remedy: Remedy,
+}
+
+/// The keys of `--json`, which must not change.
+#[derive(Serialize)]
+struct Json<'a> {
+    level: Level,
+    check: &'static str,
+    code: Option<ErrorCode>,
+    what: &'a str,
+    effect: Option<Effect>,
+    events: Option<String>,
+    /// The remedy on one line.
+    remedy: Option<String>,
+    routes: &'a Remedy,
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Finding { level, check, code, what, events, remedy } = self;
+        let json = Json {
+            level: *level,
+            check,
+            code: *code,
+            what,
+            effect: events.as_ref().map(|events| events.effect),
+            events: events.as_ref().map(Events::to_string),
+            remedy: (!remedy.is_empty()).then(|| remedy.to_string()),
+            routes: remedy,
+        };
+        json.serialize(serializer)
+    }
 }
 
 /// The findings so far.
@@ -50,42 +85,66 @@ pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
 impl Findings {
     pub(in crate::commands) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
-        self.add(Level::Ok, check, what.into(), None);
+        self.add(Level::Ok, check, what.into(), Remedy::default());
     }
 
     pub(in crate::commands) fn skipped(&mut self, check: &'static str, what: impl Into<String>) {
-        self.add(Level::Skipped, check, what.into(), None);
+        self.add(Level::Skipped, check, what.into(), Remedy::default());
     }
 
     pub(in crate::commands) fn warning(
         &mut self,
         check: &'static str,
         what: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) {
-        self.add(Level::Warning, check, what.into(), Some(remedy.into()));
+        self.add(Level::Warning, check, what.into(), remedy.into());
     }
 
     pub(in crate::commands) fn error(
         &mut self,
         check: &'static str,
+        code: ErrorCode,
         what: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) {
-        self.add(Level::Error, check, what.into(), Some(remedy.into()));
+        self.refused(check, code, what.into(), code.into(), remedy.into());
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        check: &'static str,
+        code: ErrorCode,
+        what: String,
+        events: Events,
+        remedy: Remedy,
+    ) {
+        self.add(Level::Error, check, what, remedy);
+        if let Some(finding) = self.0.last_mut() {
+            (finding.code, finding.events) = (Some(code), Some(events));
+        }
     }
 
     /// Replaces control characters, because findings quote servers and are printed on terminals.
-    fn add(&mut self, level: Level, check: &'static str, what: String, remedy: Option<String>) {
+    fn add(&mut self, level: Level, check: &'static str, what: String, remedy: Remedy) {
         let harmless = |text: String| terminal::harmless(&text).into_owned();
-        self.0.push(Finding { level, check, what: harmless(what), remedy: remedy.map(harmless) });
+        self.0.push(Finding {
+            level,
+            check,
+            code: None,
+            what: harmless(what),
+            events: None,
+            remedy: remedy.map(harmless),
+        });
     }
 
     /// Adds a failure as a finding. A transient failure has no remedy of its own, and gets `remedy`.
     pub(super) fn failure(&mut self, check: &'static str, failure: Error, remedy: &str) {
         match failure {
-            Error::Definite(definite) => self.error(check, definite.what, definite.remedy),
-            Error::Transient(transient) => self.error(check, transient.what, remedy),
+            Error::Definite(Definite { code, what, events, remedy, .. }) => {
+                self.refused(check, code, what, events, remedy);
+            }
+            Error::Transient(transient) => self.error(check, transient.code(), transient.what, remedy),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::commands::columns::{Column, columns, find};
 use crate::commands::init::OPEN_TO_ALL;
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, TableName};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{FIELDS, Field, Outbox};
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::routing::field;
@@ -42,6 +42,7 @@ pub(super) async fn check(
         Some(name) => {
             findings.error(
                 "publication",
+                ErrorCode::TableMissing,
                 format!("{name} is not a table, and only a table's rows are in the write-ahead log"),
                 "Name the table itself as `[outbox] table`",
             );
@@ -172,7 +173,7 @@ fn check_columns(
         if !withheld.is_empty() {
             remedy.push_str(&format!(" ({} is {})", withheld.join(", "), catalog::WITHHELD));
         }
-        findings.error("columns", fault.to_string(), remedy);
+        findings.error("columns", ErrorCode::ColumnUnusable, fault.to_string(), remedy);
     }
     if !faults.is_empty() {
         return false;

@@ -10,7 +10,7 @@ use super::topics::durability;
 use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord, Stopped};
 use crate::commands::connect;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Step};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::timeline;
 use crate::quantity::bytes;
@@ -109,6 +109,7 @@ pub(super) async fn check(
         }
         None => findings.error(
             "positions_topic",
+            ErrorCode::PositionsTopic,
             format!("the topic {topic} does not exist and `[topics] create` is false"),
             "Create it with one partition and cleanup.policy=compact, or set `create = true`",
         ),
@@ -117,6 +118,7 @@ pub(super) async fn check(
             if policy.is_some_and(|policy| policy != "compact") {
                 findings.error(
                     "positions_topic",
+                    ErrorCode::PositionsTopic,
                     format!(
                         "the topic {topic} deletes old checkpoints (cleanup.policy = {}){}",
                         policy.unwrap_or_default(),
@@ -158,7 +160,7 @@ fn checkpoint_size(config: &Config, topic: &str, settings: Option<&Settings>, fi
     // Kafka's default
     let remedy = alter_command(config, topic, "max.message.bytes=1048588");
     if limit < USUAL {
-        findings.error("positions_topic", what, remedy)
+        findings.error("positions_topic", ErrorCode::PositionsTopic, what, remedy)
     } else {
         findings.warning("positions_topic", what, remedy)
     }
@@ -188,18 +190,19 @@ async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings
         return findings.skipped("position", what);
     }
     let stopped = checkpoint.as_ref().and_then(|checkpoint| checkpoint.stopped.as_ref());
-    if let (Ok(_), Some(Stopped { what, remedy }), false) = (&decided, stopped, state.active) {
-        return findings.error(
+    if let (Ok(_), Some(Stopped { code, what, remedy }), false) = (&decided, stopped, state.active) {
+        return findings.refused(
             "position",
+            *code,
             format!("{known}, where the router has stopped: {what}"),
-            format!("{remedy}. If the cause is gone, start the router: it goes on, and forgets this"),
+            (*code).into(),
+            remedy
+                .clone()
+                .or("If the cause is gone", [Step::new("Start the router: it goes on, and forgets this")]),
         );
     }
     match decided {
-        Err(conflict) => {
-            let remedy = conflict.full_remedy(config.shard);
-            findings.error("position", conflict.what, remedy);
-        }
+        Err(conflict) => findings.failure("position", conflict.refusal(config.shard), ""),
         Ok(Resumption { unknown_slot: Some((what, remedy)), .. }) => {
             findings.warning("position", what, remedy);
         }

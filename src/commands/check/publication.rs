@@ -7,7 +7,7 @@ use pg_logical::quoting;
 
 use super::finding::Findings;
 use crate::config::{Config, OnUpdate, TableName};
-use crate::error::Error;
+use crate::error::{Remedy, Step};
 use crate::outbox::{FIELDS, Outbox};
 use crate::postgres::catalog::{Catalog, Columns, Publication, Table, check_column_lists, own_publication};
 
@@ -20,14 +20,16 @@ pub(super) fn check(config: &Config, publication: &Publication, findings: &mut F
     let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
     if acts_on_updates && !publication.publishes_updates {
         let remedy = if publication.shared {
-            format!(
-                "Remove on_update, or give the router a publication of its own and let that publish updates. {}",
-                own_publication(config.base_name(), config.source())
+            Remedy::from("Remove on_update").or(
+                "To keep it, give the router a publication of its own, and let that publish updates",
+                own_publication(config.base_name(), config.source()),
             )
         } else {
-            format!(
-                "Remove on_update, or run ALTER PUBLICATION {name} SET (publish = '{}'); {AFTERWARDS}",
-                publication.publishing("update")
+            let alter =
+                format!("ALTER PUBLICATION {name} SET (publish = '{}')", publication.publishing("update"));
+            Remedy::from("Remove on_update").or(
+                "To keep it",
+                [Step::new(format!("Let the publication publish updates; {AFTERWARDS}")).typing(alter)],
             )
         };
         findings.warning(
@@ -76,10 +78,8 @@ pub(super) fn check_column_list(
     columns: &[Columns],
     findings: &mut Findings,
 ) {
-    if let Err(Error::Definite(refused)) =
-        check_column_lists(config.base_name(), outbox, config.source(), columns, catalog)
-    {
-        return findings.error("publication_columns", refused.what, refused.remedy);
+    if let Err(refused) = check_column_lists(config.base_name(), outbox, config.source(), columns, catalog) {
+        return findings.failure("publication_columns", refused, "");
     }
     let name = quoting::identifier(&config.postgres.publication);
     for table in columns {
@@ -103,16 +103,18 @@ pub(super) fn check_column_list(
 }
 
 /// The remedy: this alteration, or a publication of the router's own. Those of shards have row filters, which must stay.
-fn alter_or_own(config: &Config, publication: &Publication, purpose: &str, alteration: &str) -> String {
+fn alter_or_own(config: &Config, publication: &Publication, purpose: &str, alteration: &str) -> Remedy {
     let name = quoting::identifier(&config.postgres.publication);
     if publication.shared || config.shard.is_some() {
-        format!(
-            "The router works as it is, and others may read {name}: leave it unaltered. {purpose}, give the router a publication of \
-             its own. {}",
-            own_publication(config.base_name(), config.source())
+        Remedy::default().or(
+            format!(
+                "The router works as it is, and others may read {name}: leave it unaltered. {purpose}, give the router a publication of its own"
+            ),
+            own_publication(config.base_name(), config.source()),
         )
     } else {
-        format!("{purpose}: ALTER PUBLICATION {name} {alteration}; {AFTERWARDS}")
+        Remedy::steps([Step::new(format!("{purpose}, alter the publication; {AFTERWARDS}"))
+            .typing(format!("ALTER PUBLICATION {name} {alteration}"))])
     }
 }
 

@@ -12,19 +12,36 @@ pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(),
     if json {
         return terminal::print_json(findings);
     }
-    terminal::print(&(table(findings, &TableStyle::for_stdout()) + "\n" + &summary(findings) + "\n"))
+    let text = [table(findings, &TableStyle::for_stdout()), remedies(findings), summary(findings) + "\n"];
+    terminal::print(&text.join("\n"))
 }
 
 fn table(findings: &[Finding], style: &TableStyle) -> String {
     let mut table = style.table();
-    for Finding { level, check, what, remedy } in findings {
+    for Finding { level, check, code, what, .. } in findings {
         let label = bold(level.label()).fg(colour(*level));
+        let what = code.map_or_else(|| what.clone(), |code| format!("{code}: {what}"));
         table.add_row([label, Cell::new(check), Cell::new(what)]);
-        if let Some(remedy) = remedy {
-            table.add_row([Cell::new(""), Cell::new(""), Cell::new(format!("-> {remedy}"))]);
-        }
     }
     trimmed(&table)
+}
+
+/// What to do about each finding. Not in the table, whose lines are broken on a terminal: a command is copied as a whole.
+fn remedies(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { level, check, code, events, remedy, .. } in findings {
+        if remedy.is_empty() {
+            continue;
+        }
+        let code = code.map(|code| format!(", {code}")).unwrap_or_default();
+        text.push_str(&format!("{}: {check}{code}\n", level.label()));
+        if let Some(events) = events {
+            text.push_str(&events.in_line());
+        }
+        text.push_str(&remedy.in_lines());
+        text.push('\n');
+    }
+    text
 }
 
 fn summary(findings: &[Finding]) -> String {
@@ -48,9 +65,18 @@ fn colour(level: Level) -> Color {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
 
     fn finding(level: Level, check: &'static str, what: &str, remedy: Option<&str>) -> Finding {
-        Finding { level, check, what: what.to_owned(), remedy: remedy.map(str::to_owned) }
+        let code = (level == Level::Error).then_some(ErrorCode::SlotMissing);
+        Finding {
+            level,
+            check,
+            code,
+            what: what.to_owned(),
+            events: code.map(Into::into),
+            remedy: remedy.unwrap_or_default().into(),
+        }
     }
 
     #[test]
@@ -67,7 +93,9 @@ mod tests {
             finding(Level::Error, "slot", "the slot s does not exist", Some("Run `outbox-router init`")),
         ];
         let style = TableStyle { colours: false, width: None };
-        insta::assert_snapshot!(table(&findings, &style) + &summary(&findings));
+        insta::assert_snapshot!(
+            [table(&findings, &style), remedies(&findings), summary(&findings)].join("\n")
+        );
         insta::assert_snapshot!("as_json", serde_json::to_string_pretty(&findings).unwrap());
     }
 

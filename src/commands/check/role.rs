@@ -9,7 +9,7 @@ use super::server::is_read;
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::heartbeat::privilege;
 
@@ -40,6 +40,7 @@ pub(super) async fn check(
         };
         findings.error(
             "role",
+            ErrorCode::PostgresAccess,
             format!("the role {name} does not have the REPLICATION privilege"),
             format!("As an administrator run {grant}, or `outbox-router init --url ... --role {name}`"),
         );

@@ -4,6 +4,7 @@ use super::finding::Findings;
 use crate::commands::server::{SLOTS_REMEDY, STANDBY_REMEDY, Server, Usage, WAL_LEVEL_REMEDY};
 use crate::config::bookmarks::Bookmarks;
 use crate::config::{CatchUp, Config};
+use crate::error::ErrorCode;
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
 
@@ -12,7 +13,7 @@ const SKEW: f64 = 5.0;
 
 pub(super) fn check_version(server: &Server, findings: &mut Findings) {
     if let Some(what) = server.too_old() {
-        findings.error("postgres_version", what, "Upgrade the server");
+        findings.error("postgres_version", ErrorCode::ServerUnsuitable, what, "Upgrade the server");
     }
     if server.standby {
         findings.warning(
@@ -39,6 +40,7 @@ pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog
         "logical" => findings.ok("wal_level", "logical"),
         other => findings.error(
             "wal_level",
+            ErrorCode::WalLevel,
             format!("wal_level is {other}, and logical replication needs logical"),
             WAL_LEVEL_REMEDY,
         ),
@@ -61,7 +63,12 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
     let Usage { used, max } = server.slots;
     let what = format!("{used} of max_replication_slots = {max} are in use");
     if catalog.slot.is_none() && server.slots.exhausted() {
-        findings.error("max_replication_slots", format!("{what}, and the router has none yet"), SLOTS_REMEDY);
+        findings.error(
+            "max_replication_slots",
+            ErrorCode::NoFreeSlot,
+            format!("{what}, and the router has none yet"),
+            SLOTS_REMEDY,
+        );
     } else {
         findings.ok("max_replication_slots", what);
     }
@@ -82,6 +89,7 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
     if server.senders.exhausted() && !is_read(catalog) {
         findings.error(
             "max_wal_senders",
+ErrorCode::NoFreeSlot,
             format!("{what}, and the router needs one"),
             "Raise max_wal_senders and restart Postgres, or stop another client: SELECT * FROM pg_stat_replication",
         );

@@ -4,7 +4,7 @@ use pg_logical::session::Session;
 
 use super::finding::Findings;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
 
 /// `shards` are the configurations of all shards, each with its catalogues.
@@ -27,6 +27,7 @@ pub(super) async fn check(
     if !left.is_empty() {
         findings.error(
             "shards",
+ErrorCode::OtherShardSlots,
             format!(
                 "slots of this router for another number of shards than {} exist: {}. They retain log, and their events may not have \
                  been sent",

@@ -4,7 +4,7 @@ use pg_logical::session::Session;
 
 use super::finding::Findings;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::slot_headroom::{self, Level};
 use crate::quantity::bytes;
@@ -41,7 +41,7 @@ fn check_headroom(name: &str, slot: &Slot, findings: &mut Findings) {
     let (level, what, remedy) = slot_headroom::describe_once(name, slot);
     match level {
         Level::Ample => {}
-        Level::Unreserved => findings.error("slot_headroom_level", what, remedy),
+        Level::Unreserved => findings.error("slot_headroom_level", ErrorCode::SlotHeadroom, what, remedy),
         Level::Extended | Level::Short => findings.warning("slot_headroom_level", what, remedy),
     }
 }

@@ -6,6 +6,7 @@ use super::kafka::KafkaState;
 use super::outbox::OutboxFacts;
 use crate::config::Config;
 use crate::config::template::Template;
+use crate::error::ErrorCode;
 use crate::quantity::{bytes, counted};
 use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
 use crate::sink::kafka::durability::TopicDurability;
@@ -61,6 +62,7 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
         (Some(fixed), 0) if !config.topics.create => {
             findings.error(
                 "topics",
+                ErrorCode::EventTopic,
                 format!("the topic {fixed} does not exist and `[topics] create` is false"),
                 "Create it, or set `create = true`",
             );
@@ -97,6 +99,7 @@ pub(super) fn durability(
     if topic.leaderless > 0 {
         findings.error(
             "topic_leader",
+ErrorCode::TopicUnavailable,
             format!(
                 "{} of {} partitions of the topic {name} have no leader",
                 topic.leaderless, topic.partitions
@@ -119,7 +122,7 @@ fn acknowledgements(who: &str, durability: TopicDurability, findings: &mut Findi
     for weakness in durability.weaknesses() {
         let what = format!("{who}: {}", weakness.what);
         if weakness.blocks == Some(true) {
-            findings.error(weakness.name, what, weakness.remedy);
+            findings.error(weakness.name, ErrorCode::TopicAtRisk, what, weakness.remedy);
         } else {
             findings.warning(weakness.name, what, weakness.remedy);
         }
@@ -178,7 +181,7 @@ fn size(
     } else {
         let remedy = "Raise max.message.bytes, set a compression.type under `[kafka]`, or write smaller payloads: the \
                       router stops at such an event";
-        findings.error("message_size", what, remedy);
+        findings.error("message_size", ErrorCode::EventTooLarge, what, remedy);
     }
 }
 
@@ -215,6 +218,7 @@ fn new_topics(
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > kafka_state.brokers) {
             findings.error(
                 "replication_factor",
+ErrorCode::TopicUnavailable,
                 format!("a topic that the router creates: the replication factor is {replicas}, but there are {} brokers", kafka_state.brokers),
                 "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
             );

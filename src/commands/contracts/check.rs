@@ -11,7 +11,7 @@ use crate::contracts::Rule;
 use crate::contracts::compatibility::{Change, Direction, compare};
 use crate::contracts::fault::Fault;
 use crate::contracts::{Contract, Contracts};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// Checks and prints the findings. The exit code is 1 if one of them is an error.
 pub(super) fn check(directory: &Path, args: &ContractsCheckArgs) -> Result<Completion, Error> {
@@ -29,7 +29,7 @@ pub(super) fn findings(directory: &Path, former: Option<&Contracts>, allow_unjud
         Ok(contracts) => contracts,
         Err(faults) => {
             for fault in faults.0 {
-                findings.error("contracts", describe(&fault), fault.remedy);
+                findings.error("contracts", ErrorCode::Contracts, describe(&fault), fault.remedy);
             }
             return findings.0;
         }
@@ -88,13 +88,13 @@ fn check_changes(
     for change in changes {
         let what = sentence(&name, &change);
         if change.judged {
-            findings.error("compatibility", what, remedy(&change));
+            findings.error("compatibility", ErrorCode::ContractChange, what, remedy(&change));
         } else if allow_unjudged {
             findings.warning("compatibility", what, "Accepted by --allow-unjudged");
         } else {
             let remedy =
                 "Check by hand whether this change breaks consumers; to accept it, use --allow-unjudged";
-            findings.error("compatibility", what, remedy);
+            findings.error("compatibility", ErrorCode::ContractChange, what, remedy);
         }
     }
 }
@@ -127,6 +127,6 @@ fn check_removed(old: &Contract, findings: &mut Findings) {
         findings.ok("compatibility", format!("{what}, which its deprecation or its rule allows"));
     } else {
         let remedy = "Set `\"deprecated\": true` in it first, and remove it in a later version";
-        findings.error("compatibility", what, remedy);
+        findings.error("compatibility", ErrorCode::ContractChange, what, remedy);
     }
 }

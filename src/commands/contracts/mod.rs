@@ -18,7 +18,7 @@ use crate::config::contracts::ContractConfig;
 use crate::config::load::load_for_contracts;
 use crate::contracts::asyncapi::{self, Info};
 use crate::contracts::{Contract, Contracts, Topic};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::routing::contract_topic;
 use crate::terminal;
 
@@ -49,6 +49,7 @@ fn directory(named: &Option<PathBuf>, settings: &ContractConfig) -> Result<PathB
     let configured = || settings.contracts.as_ref().map(|contracts| contracts.directory.clone());
     named.clone().or_else(configured).ok_or_else(|| {
         Error::usage(
+            ErrorCode::CommandLine,
             "No directory of contracts is configured",
             "Give the directory as an argument, or set `directory` under [contracts]",
         )
@@ -71,7 +72,11 @@ fn write_asyncapi(
     let info = Info { title: args.title.clone(), version: args.document_version.clone() };
     let document = asyncapi::document(contracts, &info, |contract| topic_of(contract, settings));
     let text = document.map_err(|error| {
-        Error::usage(format!("The document cannot be written as JSON: {error}"), "Report this as a bug")
+        Error::usage(
+            ErrorCode::Bug,
+            format!("The document cannot be written as JSON: {error}"),
+            "Report this as a bug",
+        )
     })?;
     match &args.output {
         None => terminal::print(&text),
@@ -84,6 +89,7 @@ fn write_asyncapi(
 
 fn unwritable(path: &Path, error: &io::Error) -> Error {
     Error::usage(
+        ErrorCode::InputOutput,
         format!("{} cannot be written: {error}", path.display()),
         "Give a path that can be written to",
     )

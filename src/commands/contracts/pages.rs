@@ -10,7 +10,7 @@ use crate::cli::contracts::ContractsDocsArgs;
 use crate::commands::Completion;
 use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::terminal;
 
 /// Writes the pages that changed, or lists them. The exit code is 1 if pages are out of date and may not be written.
@@ -22,7 +22,11 @@ pub(super) fn docs(
     let pages = pages(contracts, topic);
     let mut there = BTreeMap::new();
     own_pages(&args.output, "", &mut there).map_err(|error| {
-        Error::usage(format!("{} cannot be read: {error}", args.output.display()), "Name another directory")
+        Error::usage(
+            ErrorCode::InputOutput,
+            format!("{} cannot be read: {error}", args.output.display()),
+            "Name another directory",
+        )
     })?;
     let changed: Vec<&Page> = pages.iter().filter(|page| there.get(&page.path) != Some(&page.text)).collect();
     let gone: Vec<&String> =

@@ -42,8 +42,11 @@ impl Place {
         let former = load(&self.path("former")).unwrap();
         let found = findings(&self.path("now"), Some(&former), allow_unjudged);
         let line = |finding: &crate::commands::check::Finding| {
-            let remedy =
-                finding.remedy.as_ref().map(|remedy| format!("\n    -> {remedy}")).unwrap_or_default();
+            let remedy = if finding.remedy.is_empty() {
+                String::new()
+            } else {
+                format!("\n    -> {}", finding.remedy)
+            };
             format!("{} {}: {}{remedy}", finding.level.label(), finding.check, finding.what)
         };
         let lines: Vec<String> = found.iter().map(line).collect();

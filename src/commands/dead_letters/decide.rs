@@ -11,7 +11,7 @@ use crate::commands::confirm_by_count;
 use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::dead_letters::Decision;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::dead_letters::sql::{self, REMEDY};
 use crate::quantity::counted;
 use crate::terminal;
@@ -30,6 +30,7 @@ pub(super) async fn decide(
     let DecideArgs { choose, all, dry_run, json } = args;
     if choose.chooses_all() && !all {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "No events are selected",
             "Select events with --id, --aggregate or --reason, or all with --all",
         ));

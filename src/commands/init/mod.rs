@@ -30,7 +30,7 @@ use super::{CONNECT_TIMEOUT, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
@@ -65,10 +65,15 @@ const GENERAL_REMEDY: &str =
 /// before that stay, and the next run finds them.
 pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
     if args.role.as_deref().is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
-        return Err(Error::usage("--role is not a valid name", "Give a name of 1 to 63 bytes"));
+        return Err(Error::usage(
+            ErrorCode::CommandLine,
+            "--role is not a valid name",
+            "Give a name of 1 to 63 bytes",
+        ));
     }
     if args.role.as_deref().is_some_and(|role| role.starts_with("pg_") || matches!(role, "public" | "none")) {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "--role is a name that Postgres reserves",
             "Choose another name, without the prefix pg_",
         ));
@@ -98,6 +103,7 @@ fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error
         return Ok(conninfo);
     }
     Err(Error::usage(
+        ErrorCode::CommandLine,
         format!("--url leads to the database {given}, and `[postgres] url` to {wanted}"),
         format!("End --url with /{wanted}: a slot and a publication belong to one database"),
     ))
@@ -366,6 +372,7 @@ fn say(what: &str, text: &str) -> Result<(), Error> {
 fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(
+            ErrorCode::InitIncomplete,
             format!("cannot {verb} the {what}: {error}"),
             format!("{}, and run init again", LOCK_REMEDY),
         );

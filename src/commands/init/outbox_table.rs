@@ -7,7 +7,7 @@ use pg_logical::{Oid, quoting};
 use super::object::{Object, router_function};
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 
 /// A column's type and constraints.
@@ -185,12 +185,14 @@ pub(super) async fn verify(
     let kind = kind.first().map(|row| (row.get(0), row.get(1)));
     if !matches!(kind, Some((Some("r" | "p"), _))) {
         return Err(Error::refused(
+            ErrorCode::TableNotLogged,
             format!("{table} is not a table, and only a table's rows are in the write-ahead log"),
             "Name the table itself as `[outbox] table`",
         ));
     }
     if !matches!(kind, Some((_, Some("p")))) {
         return Err(Error::refused(
+            ErrorCode::TableNotLogged,
             format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log"),
             format!("Run ALTER TABLE {} SET LOGGED", table.in_sql()),
         ));
@@ -208,7 +210,7 @@ pub(super) async fn verify(
         }
         _ => "Change the column's type, or the configuration; init does not alter an existing table",
     };
-    Err(Error::refused(what.join("; "), remedy))
+    Err(Error::refused(ErrorCode::ColumnUnusable, what.join("; "), remedy))
 }
 
 /// Refuses a topic template that needs columns which `init` would not create.
@@ -224,6 +226,7 @@ pub(super) fn refuse_unknown_columns(
         outbox.faults(table, |name| known.iter().any(|(_, known)| *known == name).then_some(UNKNOWN));
     match faults.first() {
         Some(OutboxError::MissingColumn { column, key, .. }) => Err(Error::refused(
+            ErrorCode::ColumnUnusable,
             format!(
                 "{} the column {column:?}, and init would create the table {table} without it",
                 named_by(key)

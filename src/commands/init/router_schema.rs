@@ -9,7 +9,7 @@ use pg_logical::session::Session;
 use siphasher::sip::SipHasher13;
 
 use super::{GENERAL_REMEDY, LOCK_TIMEOUT, cannot};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// The files, in the order of their versions.
 const MIGRATIONS: [Migration; 3] = [
@@ -144,6 +144,7 @@ async fn applied(session: &mut Session) -> Result<Vec<Applied>, Error> {
 fn verify(applied: &[Applied]) -> Result<(), Error> {
     let refused = |why: String| {
         Error::refused(
+            ErrorCode::RouterSchema,
             format!("the router's schema does not match this version: {why}"),
             "Use the version of outbox-router that the schema was last upgraded with, or a later one",
         )

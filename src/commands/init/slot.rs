@@ -19,7 +19,7 @@ use crate::commands::server::{
 };
 use crate::commands::signals::cancelled_by;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Definite, Error, ErrorCode, Exit};
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 
 /// How long cancelling the creation of the slot may take.
@@ -29,14 +29,22 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<Server, Error> {
     let server = Server::query(session).await?;
     if let Some(what) = server.too_old() {
-        return Err(Error::refused(what, "Upgrade the server"));
+        return Err(Error::refused(ErrorCode::ServerUnsuitable, what, "Upgrade the server"));
     }
     if server.standby {
-        return Err(Error::refused("the server is a standby, and a standby is read-only", STANDBY_REMEDY));
+        return Err(Error::refused(
+            ErrorCode::ServerUnsuitable,
+            "the server is a standby, and a standby is read-only",
+            STANDBY_REMEDY,
+        ));
     }
     if server.wal_level != "logical" {
         let what = format!("wal_level is {}, and logical replication needs logical", server.wal_level);
-        return Err(Error::refused(format!("{what}; nothing was changed"), WAL_LEVEL_REMEDY));
+        return Err(Error::refused(
+            ErrorCode::WalLevel,
+            format!("{what}; nothing was changed"),
+            WAL_LEVEL_REMEDY,
+        ));
     }
     let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
     let missing = format!(
@@ -62,20 +70,21 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
             "{missing} replication slots are missing, and {used} of max_replication_slots = {max} are in use"
         ),
     };
-    Error::refused(format!("{what}; nothing was changed"), SLOTS_REMEDY)
+    Error::refused(ErrorCode::NoFreeSlot, format!("{what}; nothing was changed"), SLOTS_REMEDY)
 }
 
 /// Whether an existing slot can be used.
 pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<(), Error> {
     if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
         return Err(Error::refused(
+            ErrorCode::InitIncomplete,
             format!("server process {pid} is still creating the slot {}", config.postgres.slot),
             format!("Wait for it, or cancel it with SELECT pg_cancel_backend({pid}), and run init again"),
         ));
     }
     match catalog.check_slot(config.source()) {
         // `run` exits with 3 here; `init` has sent nothing, so it exits with 1
-        Err(Error::Definite(definite)) => Err(Error::refused(definite.what, definite.remedy)),
+        Err(Error::Definite(definite)) => Err(Definite { exit: Exit::Refused, ..definite }.into()),
         other => other,
     }
 }
@@ -107,6 +116,7 @@ pub(super) async fn create(
     match timeout(CANCEL_TIMEOUT, creation).await {
         Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
         _ => Err(Error::refused(
+            ErrorCode::InitIncomplete,
             format!("interrupted before the slot {name} was created; everything else exists"),
             "Run init again to create the slot",
         )),

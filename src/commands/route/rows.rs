@@ -15,7 +15,7 @@ use crate::cli::RouteArgs;
 use crate::commands::columns::{Column, columns, find};
 use crate::commands::connect;
 use crate::config::{Config, TableName};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{Field, OutboxError, named_by};
 
 /// The class of SQLSTATEs for invalid values: 22P02 is a text that is not a UUID, for example.
@@ -28,6 +28,7 @@ const ROWS_OF_A_TABLE: u32 = 10;
 pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRun) -> Result<(), Error> {
     if config.outbox.tables.is_empty() {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "No outbox table is configured to read rows from",
             "Give events as JSON objects, as in messages, on standard input: --stdin",
         ));
@@ -53,6 +54,7 @@ async fn of_table(
     columns.retain(|column| column.sent);
     if columns.is_empty() {
         return Err(Error::refused(
+            ErrorCode::TableMissing,
             format!("the outbox table {table} does not exist in this database"),
             "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`",
         ));
@@ -102,6 +104,7 @@ fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
     if let (true, Some(_)) = (not_of_the_type, &args.id) {
         let column = &config.outbox.columns.id;
         return Error::usage(
+            ErrorCode::CommandLine,
             format!("--id is not a valid value of the column {column:?}"),
             "Write it as Postgres prints it",
         );
@@ -133,7 +136,11 @@ pub(super) fn of_lines(
     // unlike lines(), split() continues after a line that is not UTF-8
     for (number, line) in (1..).zip(input.split(b'\n')) {
         let line = line.map_err(|error| {
-            Error::usage(format!("Cannot read standard input: {error}"), "Give one JSON object on each line")
+            Error::usage(
+                ErrorCode::InputOutput,
+                format!("Cannot read standard input: {error}"),
+                "Give one JSON object on each line",
+            )
         })?;
         if line.trim_ascii().is_empty() {
             continue;

@@ -16,7 +16,7 @@ use crate::checkpoint::{Checkpoint, Handover};
 use crate::commands::connect;
 use crate::commands::stored_position::StoredPosition;
 use crate::config::Config;
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, check_shards};
 use crate::postgres::dead_letters::sql as dead_letters;
@@ -30,6 +30,7 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     let to = config.shards.count;
     if from == to {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             format!("--from {from} equals `[shards] count`"),
             "Set `[shards] count` to the new number, run `outbox-router init`, and give the old number with --from",
         ));
@@ -50,12 +51,14 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         // no position is recorded, or no new shard has begun there: the old shards may have delivered more since
         _ if left.is_empty() => {
             return Err(Error::refused(
+                ErrorCode::ShardChangeRefused,
                 format!("no slot of {} exists: {}", counted(from, "shard"), names(&old)),
                 "Give the previous number of shards with --from; `outbox-router check` shows the existing slots",
             ));
         }
         _ if left.len() < old.len() => {
             return Err(Error::not_safe(
+                ErrorCode::ShardFilter,
                 format!("of the slots {} only these exist: {}", names(&old), names(&left)),
                 "Nothing was handed over, so events of the other slots may be missing in Kafka: compare the outbox table with the topics, \
                  then drop the remaining old slots and the new slots, and run `outbox-router init`",
@@ -113,6 +116,7 @@ async fn check_new_shards(session: &mut Session, new: &[Arc<Config>]) -> Result<
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_none() {
             return Err(Error::refused(
+                ErrorCode::SlotMissing,
                 format!("the slot {} does not exist yet", shard.postgres.slot),
                 "Set the new `[shards] count` and run `outbox-router init`",
             ));
@@ -220,11 +224,13 @@ async fn lock_old_shards(
             format!("the router {} has delivered up to {}, not up to {at}", shard.name, position.flush);
         if !decided {
             return Err(Error::refused(
+                ErrorCode::ShardChangeRefused,
                 what,
                 "A router with the old number of shards has run in the meantime: stop it, and run this command again; nothing was handed over",
             ));
         }
         return Err(Error::not_safe(
+            ErrorCode::ShardChangeRefused,
             what,
             format!(
                 "An earlier run handed over at that position, and a router with the old number of shards has run since: stop it. The new \
@@ -251,6 +257,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
     if confirmed > at {
         let Some(old) = old else {
             return Err(Error::not_safe(
+                ErrorCode::ShardChangeRefused,
                 format!("the slot {} is already at {confirmed}, past {at}", shard.postgres.slot),
                 "It was recreated after the old slots were dropped, so no slot has the events committed in between: compare the outbox \
                  table with the topics, and continue with `outbox-router slot advance`",
@@ -291,6 +298,7 @@ async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Res
         if count > 0 {
             let parked = counted(count, "parked event");
             return Err(Error::not_safe(
+                ErrorCode::EventsParked,
                 format!(
                     "{} has {parked}, and later events of the same aggregates would be sent first",
                     shard.name

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::commands::connect;
 use crate::config::{CatchUp, Config};
 use crate::contracts::Contracts;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::monitor::Monitor;
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::slot_lock;
@@ -73,6 +73,7 @@ pub(super) async fn lock_command(config: &Config) -> Result<Session, Error> {
         }
         let Some((pid, holder)) = slot_lock::named_holder(&mut session, &name).await? else { continue };
         return Err(Error::refused(
+            ErrorCode::ShardChangeRefused,
             format!(
                 "another `outbox-router shards change` is running: {holder}; this one has changed nothing, and nothing is missing"
             ),
@@ -116,6 +117,7 @@ async fn lock_slot(session: &mut Session, slot: &str, within: Option<Duration>) 
             };
             if late {
                 return Err(Error::refused(
+                    ErrorCode::ShardChangeRefused,
                     format!("{holder} still reads the slot {slot}"),
                     "Stop every router with the old number of shards, including standbys, and run this command again; nothing was handed over",
                 ));

@@ -98,7 +98,7 @@ pub(super) async fn between(
         messages: config.outbox.message_prefix.is_some(),
     };
     let mut stream =
-        ReplicationStream::new(stream, unread, "").start(what).await.map_err(|error| match error {
+        ReplicationStream::new(stream, unread).start(what).await.map_err(|error| match error {
             NotStarted::Failed(error) => Error::from(error),
             NotStarted::Server(error) => advice::refusal(&error, "START_REPLICATION", bookmarks::REPLICATION),
         })?;

@@ -12,7 +12,7 @@ use pg_logical::session::Session;
 use crate::cli::slot::{SlotArgs, SlotCommand};
 use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::postgres::bookmarks::{self, Bookmark};
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
@@ -26,6 +26,7 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
     let shards = chosen_shards(config, &args.shards)?;
     if shards.len() > 1 && matches!(args.command, SlotCommand::Advance { .. }) {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "`slot advance` applies to one shard, because the other shards would skip events too",
             "Add --shard with the number of the shard that the position is for",
         ));
@@ -58,6 +59,7 @@ async fn session(config: &Config) -> Result<Session, Error> {
 async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             "A bookmark needs a name",
             "Use lower-case letters, digits and underscores",
         ));
@@ -69,6 +71,7 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     if let Some(known) = known.iter().find(|known| known.name == name) {
         return Err(Error::refused(
+            ErrorCode::CommandLine,
             format!("the bookmark {name} already exists, created at {}", known.made()),
             format!("Use another name, or drop it first: outbox-router slot drop {name}"),
         ));
@@ -107,5 +110,5 @@ fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {
     } else {
         format!("Use one of these: {}", titles.join(", "))
     };
-    Error::refused(format!("the bookmark {name} does not exist"), remedy)
+    Error::refused(ErrorCode::CommandLine, format!("the bookmark {name} does not exist"), remedy)
 }

@@ -19,7 +19,7 @@ use crate::cli::slot::MoveArgs;
 use crate::commands::stored_position::StoredPosition;
 use crate::commands::{ANSWER_TIMEOUT, confirm_by_count};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Definite, Error, ErrorCode, Exit, Step};
 use crate::postgres::bookmarks::{self, Bookmark, REPLICATION};
 use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
@@ -46,6 +46,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     };
     let Some(position) = bookmark.position.filter(|_| !bookmark.is_lost()) else {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!(
                 "the bookmark {} is lost: Postgres has removed the log that it retained",
                 bookmark.title()
@@ -57,6 +58,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let now = before.position();
     if position > now.flush {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!(
                 "the bookmark {} is at {position}, ahead of the router, which is at {}",
                 bookmark.title(),
@@ -117,12 +119,14 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     let flush = before.system.flush;
     if to > flush {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!("{to} is beyond the end of the server's log, {flush}"),
             "Use a position from a message of the router or from pg_current_wal_flush_lsn()",
         ));
     }
     if to <= now.flush {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!("the router is already past {to}, at {}", now.flush),
             "There is nothing to skip. To go back to a bookmark, use `outbox-router slot reset`",
         ));
@@ -166,6 +170,7 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     before.read_again().await?;
     if before.position().flush > to {
         return Err(Error::refused(
+            ErrorCode::PositionUnusable,
             format!("the router has passed {to} in the meantime, and is at {}", before.position().flush),
             "There is nothing left to skip",
         ));
@@ -200,7 +205,7 @@ fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
         }
     };
     match missing {
-        Error::Definite(definite) => Error::refused(what, definite.remedy),
+        Error::Definite(definite) => Error::refused(ErrorCode::PositionUnusable, what, definite.remedy),
         other => other,
     }
 }
@@ -253,6 +258,7 @@ async fn lock(config: &Config) -> Result<Session, Error> {
             let holder = slot_lock::named_holder(&mut other, slot).await?;
             let holder = holder.map_or_else(|| "another session".to_owned(), |(_, holder)| holder);
             return Err(Error::refused(
+                ErrorCode::PositionUnusable,
                 format!("{holder} does not release the lock of the slot {slot}"),
                 "If it is another `slot` command, wait until it ends, or stop it",
             ));
@@ -279,6 +285,7 @@ async fn wait_until_inactive(config: &Config, session: &mut Session) -> Result<(
                 Err(_) => format!("server process {pid}"),
             };
             return Err(Error::refused(
+                ErrorCode::PositionUnusable,
                 format!("{holder} reads the slot {slot}, and is not a router"),
                 "Stop it, and run the command again",
             ));
@@ -298,9 +305,12 @@ fn half_done(error: Error) -> Error {
                 transient.what
             ),
         ),
-        Error::Definite(definite) => Error::refused(
-            format!("the move is half done, and nothing is lost: {}", definite.what),
-            format!("{}, and run the same command again", definite.remedy),
-        ),
+        Error::Definite(definite) => Definite {
+            exit: Exit::Refused,
+            what: format!("the move is half done, and nothing is lost: {}", definite.what),
+            remedy: definite.remedy.then(Step::new("Run the same command again")),
+            ..definite
+        }
+        .into(),
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::commands::connect;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Remedy};
 use crate::postgres::catalog::{self, Catalog};
 use crate::quantity::bytes;
 
@@ -34,6 +34,13 @@ pub(super) struct SlotReport {
     pub safe_wal_size: Option<i64>,
     /// Why `run` would refuse it; null if it would not.
     pub problem: Option<String>,
+    /// The code of that refusal.
+    pub code: Option<ErrorCode>,
+    /// The steps.
+    pub routes: Remedy,
+    /// All of it, for a person.
+    #[serde(skip)]
+    pub refusal: String,
 }
 
 /// The slot, or the slots of all shards.
@@ -41,7 +48,7 @@ pub(super) struct SlotReport {
 #[serde(untagged)]
 pub(super) enum Known {
     /// Without shards.
-    One(SlotReport),
+    One(Box<SlotReport>),
     /// With shards, in the order of their numbers.
     Shards(Vec<SlotReport>),
 }
@@ -61,7 +68,7 @@ impl fmt::Display for Known {
 /// It cannot be reached, or refuses.
 pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
     if config.shards.count == 1 {
-        return Ok(Known::One(ask_one(config).await?));
+        return Ok(Known::One(Box::new(ask_one(config).await?)));
     }
     let mut slots = Vec::new();
     for shard in config.local_shards() {
@@ -79,7 +86,14 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
         None => None,
     };
     session.close().await;
-    let problem = catalog.check_slot(config.source()).err().map(|error| error.to_string());
+    let problem = catalog.check_slot(config.source()).err();
+    let (code, routes, refusal) = match &problem {
+        Some(Error::Definite(definite)) => {
+            (Some(definite.code), definite.remedy.clone(), definite.in_lines())
+        }
+        Some(Error::Transient(transient)) => (None, Remedy::default(), format!("{transient}\n")),
+        None => (None, Remedy::default(), String::new()),
+    };
     let slot = catalog.slot.as_ref();
     Ok(SlotReport {
         slot: config.postgres.slot.clone(),
@@ -91,7 +105,10 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
         retained_bytes: slot.and_then(|slot| slot.retained_bytes),
         wal_status: slot.and_then(|slot| slot.wal_status.clone()),
         safe_wal_size: slot.and_then(|slot| slot.safe_wal_size),
-        problem,
+        problem: problem.map(|error| error.to_string()),
+        code,
+        routes,
+        refusal,
     })
 }
 
@@ -117,9 +134,6 @@ impl fmt::Display for SlotReport {
                 writeln!(f, "may be lost after {} more of log", bytes(left))?;
             }
         }
-        match &self.problem {
-            Some(problem) => writeln!(f, "{problem}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.refusal)
     }
 }

@@ -124,6 +124,7 @@ fn state(report: &StatusReport) -> String {
     if let Some(peer) = &report.peer {
         text = format!("{} to {peer} since {}", report.state.label(), report.since);
     }
+    let text = report.code.map_or(text.clone(), |code| format!("{text}: {code}"));
     match &report.reason {
         Some(reason) => format!("{text}: {reason}"),
         None => text,

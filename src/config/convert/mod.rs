@@ -29,7 +29,7 @@ use crate::config::{
     Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
     TableName, Topics,
 };
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
 
@@ -93,7 +93,8 @@ pub(super) fn convert(
     }
     reader.problems.into_result()?;
     // cannot fail: without a connection string, the problem was returned above
-    let postgres = postgres.ok_or_else(|| Error::usage("`postgres.url` is not set", "Set it"))?;
+    let postgres = postgres
+        .ok_or_else(|| Error::usage(ErrorCode::Configuration, "`postgres.url` is not set", "Set it"))?;
     Ok(Parsed {
         secrets,
         config: Config {

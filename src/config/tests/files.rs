@@ -60,7 +60,7 @@ fn messages_for_files_that_cannot_be_read() {
         (binary.as_path(), "it is not UTF-8 text. Save it as UTF-8"),
         (directory.path(), "it is a directory. Name the file in it with -c"),
     ] {
-        let expected = format!("Cannot read the configuration file {}: {expected}", path.display());
+        let expected = format!("OBR-2002: Cannot read the configuration file {}: {expected}", path.display());
         assert_eq!(error(path), expected);
     }
 }

@@ -16,7 +16,7 @@ use super::findings::{Finding, Level, shown, shown_name};
 use super::reference::{self, Reference};
 use super::settings::{Setting, Settings};
 use super::write::{Document, Section, file, key, quoted};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 
 /// Translates the subjects in the order of the file that is written.
 pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
@@ -214,6 +214,7 @@ fn is_for_postgres(translation: &mut Translation) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::usage(
+        ErrorCode::DebeziumConfiguration,
         format!("`connector.class` is {}, and the router reads Postgres only", class.value),
         "Name the configuration of an io.debezium.connector.postgresql.PostgresConnector",
     ))

@@ -1,7 +1,7 @@
 //! The chain of transforms: the outbox event router, and those before and after it.
 
 use super::Translation;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::import::findings::Level;
 use crate::import::java::Expression;
 use crate::import::settings::{Setting, Settings, list};
@@ -91,6 +91,7 @@ fn no_router(idle: Settings) -> Error {
             .to_owned(),
     };
     Error::usage(
+        ErrorCode::DebeziumConfiguration,
         format!("There is no outbox event router in it: no transform has the type {EVENT_ROUTER}"),
         remedy,
     )

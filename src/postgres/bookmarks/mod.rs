@@ -15,7 +15,7 @@ use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 use super::catalog::FLUSH_LSN;
 use super::slot_functions;
 use crate::advice::OrRemedy;
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::utc::Utc;
 
 pub use rolling::RollingBookmarks;
@@ -129,6 +129,7 @@ pub async fn restore(session: &mut Session, bookmark: &str, slot: &str, exists: 
 fn not_copied(error: QueryError) -> Error {
     match error.code().map(|code| code.code().to_owned()).as_deref() {
         Some("53400") => Error::refused(
+            ErrorCode::NoFreeSlot,
             format!("Postgres has no room for another replication slot: {error}"),
             "Raise max_replication_slots and restart Postgres, or drop a slot: `outbox-router slot list` shows bookmarks",
         ),
@@ -192,6 +193,7 @@ fn slot_name(slot: &str, name: &str, stamp: &str) -> Result<String, Error> {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if !name.bytes().all(legal) {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             format!("{name:?} cannot be the name of a bookmark"),
             "Take lower-case letters, digits and underscores, as for a slot",
         ));
@@ -200,6 +202,7 @@ fn slot_name(slot: &str, name: &str, stamp: &str) -> Result<String, Error> {
     let full = format!("{}{name}{separator}{stamp}", prefix(slot));
     if full.len() > MAX_LENGTH {
         return Err(Error::usage(
+            ErrorCode::CommandLine,
             format!(
                 "the bookmark {name:?} would be a slot {full} of {} characters, and Postgres takes {MAX_LENGTH}",
                 full.len()

@@ -7,7 +7,7 @@ use pg_logical::session::Session;
 
 use super::table::Table;
 use crate::config::{OutboxSource, Postgres, TableName};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{Outbox, OutboxError};
 
 /// The columns that the table has now, and whether the rows still in the log have the same.
@@ -102,7 +102,7 @@ impl Columns {
         if !self.withheld.is_empty() {
             remedy.push_str(&format!(", and {}: {WITHHELD}", self.withheld.join(", ")));
         }
-        Err(Error::refused(fault.to_string(), remedy))
+        Err(Error::refused(ErrorCode::ColumnUnusable, fault.to_string(), remedy))
     }
 }
 

@@ -15,7 +15,7 @@ mod table;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use own_publication::{check_column_lists, own_publication, rewrite_rows};
-pub use publication::{Publication, guard, unwatched};
+pub use publication::{Publication, guard, table_missing, unwatched};
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
@@ -26,7 +26,7 @@ use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres, TableName};
-use crate::error::Error;
+use crate::error::{Error, Remedy};
 
 /// The state of the catalogues at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,15 +110,15 @@ impl Catalog {
 
     /// What an operator can do about rows that were written while no publication published them. The router has delivered up
     /// to `position`.
-    pub fn recovery_advice(&self, source: OutboxSource<'_>, position: Lsn) -> String {
+    pub fn recovery_steps(&self, source: OutboxSource<'_>, position: Lsn) -> Remedy {
         // the position may be past rows that the stream skipped, but the slot is not past the last check that found
         // the publication unchanged
-        publication::recovery_advice(&self.tables, source, position.min(self.confirmed()))
+        publication::recovery_steps(&self.tables, source, position.min(self.confirmed()))
     }
 
     /// The same while the router runs. The catalogues do not have its position.
-    pub fn recovery_advice_while_running(&self, source: OutboxSource<'_>) -> String {
-        publication::recovery_advice_while_running(&self.tables, source, self.confirmed())
+    pub fn resume_after_alteration(&self, source: OutboxSource<'_>) -> Remedy {
+        publication::resume_after_alteration(&self.tables, source, self.confirmed())
     }
 
     fn confirmed(&self) -> Lsn {

@@ -8,22 +8,28 @@ use pg_logical::quoting::literal;
 use super::columns::Columns;
 use super::{Catalog, recovery_sql};
 use crate::config::OutboxSource;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Outbox;
+use crate::postgres::slot_functions;
+use crate::shards;
 
 /// The steps while the present publication still delivers events. No other reader notices them. `router` is the router's name
 /// without the number of a shard; unless it is set, it follows the slot's.
-pub fn own_publication(router: &str, source: OutboxSource<'_>) -> String {
+pub fn own_publication(router: &str, source: OutboxSource<'_>) -> Vec<Step> {
     let (_, slot) = own_names(source);
-    format!(
-        "{}, and run `outbox-router init` while the router still runs with the old ones. Once this shows t, the old slot has delivered \
-         everything that the new one lacks: SELECT o.confirmed_flush_lsn >= n.confirmed_flush_lsn FROM pg_replication_slots o, \
-         pg_replication_slots n WHERE o.slot_name = {} AND n.slot_name = {}; then {}",
-        new_settings(router, source),
-        literal(&source.postgres.slot),
-        literal(&slot),
+    vec![
+        new_settings(router, source, " while the router still runs with the old ones"),
+        Step::new(
+            "Wait until this shows t: the old slot has then delivered everything that the new one lacks",
+        )
+        .typing(format!(
+            "SELECT o.confirmed_flush_lsn >= n.confirmed_flush_lsn FROM pg_replication_slots o, pg_replication_slots n \
+             WHERE o.slot_name = {} AND n.slot_name = {}",
+            literal(&source.postgres.slot),
+            literal(&slot)
+        )),
         start_and_drop(source),
-    )
+    ]
 }
 
 /// The steps for rows that lack columns because of a column list: no publication can complete them in the log, so they are
@@ -33,19 +39,21 @@ pub fn rewrite_rows(
     source: OutboxSource<'_>,
     columns: &[Columns],
     catalog: &Catalog,
-) -> String {
+) -> Vec<Step> {
     let deleted = recovery_sql::in_commit_order(source, &catalog.tables, catalog.confirmed());
     let again: Vec<String> = columns.iter().map(|columns| again(source, columns)).collect();
-    format!(
-        "The rows are complete in the table. {}, and run `outbox-router init`. Then, as the owner of the table, write the rows again \
-         that only the old slot has; they may arrive after events that were written since init, and every reader of the table's changes \
-         sees them again: {}. Rows that were deleted since are only in the log; to see them, run in one session: {}; {}. Then {}",
-        new_settings(router, source),
-        again.join("; "),
-        deleted.store,
-        deleted.show,
+    vec![
+        new_settings(router, source, ""),
+        Step::new(
+            "The rows are complete in the table. As its owner, write those again that only the old slot has, with the last statement; they \
+             may arrive after events that were written since init, and every reader of the table's changes sees them again. Rows deleted \
+             since are only in the log: to see them, run the other statements before it, in one session",
+        )
+        .typing(deleted.store)
+        .typing(deleted.show)
+        .typing(again.join("; ")),
         start_and_drop(source),
-    )
+    ]
 }
 
 /// Refuses a column list that leaves out columns which the router needs: it could read no row.
@@ -63,13 +71,14 @@ pub fn check_column_lists(
         let needed = table.needed_of_left_out(outbox);
         if !needed.is_empty() {
             return Err(Error::refused(
+                ErrorCode::ColumnList,
                 format!(
                     "the column list of the publication {} leaves out {}, which the router needs of the table {}",
                     source.postgres.publication,
                     needed.join(" and "),
                     table.table
                 ),
-                rewrite_rows(router, source, columns, catalog),
+                Remedy::steps(rewrite_rows(router, source, columns, catalog)),
             ));
         }
     }
@@ -83,23 +92,26 @@ fn own_names(source: OutboxSource<'_>) -> (String, String) {
     (own(publication), own(slot))
 }
 
-fn new_settings(router: &str, source: OutboxSource<'_>) -> String {
+/// The first step. `when` says when to create what is new.
+fn new_settings(router: &str, source: OutboxSource<'_>, when: &str) -> Step {
     let (publication, slot) = own_names(source);
-    format!(
+    Step::new(format!(
         "In the configuration set name = \"{router}\", which it is now, and under `[postgres]` publication = \"{publication}\" and \
-         slot = \"{slot}\""
-    )
+         slot = \"{slot}\". Create them{when}"
+    ))
+    .typing("outbox-router init")
 }
 
-/// The new slot misses no commit after its creation, which waits for open transactions.
-fn start_and_drop(source: OutboxSource<'_>) -> String {
+/// The last step. The new slot misses no commit after its creation, which waits for open transactions.
+fn start_and_drop(source: OutboxSource<'_>) -> Step {
     let each = if source.shard.is_some() { ", and so for each shard" } else { "" };
-    format!(
-        "stop the router and start it with the new configuration. If it refuses, because its checkpoint belongs to the old slot, run the \
-         `--accept-gap` command that it prints; events since init may be sent again, and none is left out. At the end drop the old \
-         slot, which retains log{each}: SELECT pg_drop_replication_slot({})",
-        literal(&source.postgres.slot)
-    )
+    Step::new(format!(
+        "Stop the router, and start it with the new configuration. If it refuses, because its checkpoint belongs to the old slot, run the \
+         `--accept-gap` command that it prints; events since init may be sent again, and none is left out. Then drop the old slot, which \
+         retains log{each}"
+    ))
+    .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+    .typing(slot_functions::drop(&source.postgres.slot))
 }
 
 /// The slot's `catalog_xmin` is the oldest transaction that was open at its position, so rows that only it has were written by

@@ -7,7 +7,7 @@ use super::recovery_sql::{self, Recovery};
 use super::table::Table;
 use super::{Missing, Unreadable, Values, flag};
 use crate::config::{OutboxSource, Postgres, TableName};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::shards;
 
 /// One row of `pg_publication`.
@@ -85,33 +85,34 @@ pub(super) fn check(
     missing: Missing,
     confirmed: Lsn,
 ) -> Result<(), Error> {
-    fault(publication, tables, source).map_err(|Fault { what, remedy, logged }| match missing {
-        Missing::AtStart => Error::refused(what, remedy),
+    fault(publication, tables, source).map_err(|Fault { code, what, remedy, logged }| match missing {
+        Missing::AtStart => Error::refused(code, what, remedy),
         Missing::WhileRunning if logged => {
-            let recovery = recovery_advice_while_running(tables, source, confirmed);
-            Error::not_safe(what, format!("{remedy}. {recovery}"))
+            let find = resume_after_alteration(tables, source, confirmed);
+            Error::not_safe(code, what, remedy.then_all(find))
         }
-        Missing::WhileRunning => Error::not_safe(
-            what,
-            format!(
-                "{remedy}. Rows committed meanwhile are in the table only, and will not be sent: compare it with the topics \
-                 before you start the router again"
-            ),
-        ),
+        Missing::WhileRunning => {
+            let compare = Step::new(
+                "Rows committed meanwhile are in the table only, and will not be sent: compare it with the topics before you start the \
+                 router again",
+            );
+            Error::not_safe(code, what, remedy.then(compare))
+        }
     })
 }
 
 /// Why rows are not published.
 struct Fault {
+    code: ErrorCode,
     what: String,
-    remedy: String,
+    remedy: Remedy,
     /// Whether these rows are in the log.
     logged: bool,
 }
 
 impl Fault {
-    fn logged(what: String, remedy: String) -> Self {
-        Fault { what, remedy, logged: true }
+    fn logged(code: ErrorCode, what: String, remedy: impl Into<Remedy>) -> Self {
+        Fault { code, what, remedy: remedy.into(), logged: true }
     }
 }
 
@@ -125,16 +126,20 @@ fn fault(
     for (table_name, table) in outbox.tables.iter().zip(tables) {
         if table.is_none() {
             return Err(Fault::logged(
+                ErrorCode::TableMissing,
                 format!("the outbox table {table_name} does not exist in this database"),
-                "Correct `[outbox] table` or the database in `[postgres] url`, or run `outbox-router init`"
-                    .to_owned(),
+                table_missing(),
             ));
         }
     }
     let Some(publication) = publication else {
         return Err(Fault::logged(
+            ErrorCode::PublicationMissing,
             format!("the publication {name} does not exist"),
-            "Run `outbox-router init`, or correct `[postgres] publication`".to_owned(),
+            Remedy::steps([Step::new(
+                "Correct `[postgres] publication` if that is wrong, or create the publication",
+            )
+            .typing("outbox-router init")]),
         ));
     };
     for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
@@ -142,11 +147,12 @@ fn fault(
     }
     if !publication.publishes_inserts && !outbox.tables.is_empty() {
         return Err(Fault::logged(
+            ErrorCode::PublicationWithoutInserts,
             format!("the publication {name} does not publish inserts"),
-            format!(
-                "Run ALTER PUBLICATION {sql} SET (publish = '{}'); rows written before it are not sent",
+            publish(format!(
+                "ALTER PUBLICATION {sql} SET (publish = '{}')",
                 publication.publishing("insert")
-            ),
+            )),
         ));
     }
     Ok(())
@@ -162,34 +168,37 @@ fn table_fault(
     let (sql, table_sql) = (quoting::identifier(name), table_name.in_sql());
     if table.unlogged {
         return Err(Fault {
+            code: ErrorCode::TableNotLogged,
             what: format!(
                 "the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"
             ),
-            remedy: format!("Run ALTER TABLE {table_sql} SET LOGGED"),
+            remedy: Remedy::steps([Step::new("Make it an ordinary table; this rewrites and locks it")
+                .typing(format!("ALTER TABLE {table_sql} SET LOGGED"))]),
             logged: false,
         });
     }
     if table.partitioned && !publication.via_root {
         return Err(Fault::logged(
+            ErrorCode::PublishedByPartition,
             format!(
                 "the outbox table {table_name} is partitioned, and the publication {name} names its partitions"
             ),
-            format!("Run ALTER PUBLICATION {sql} SET (publish_via_partition_root = true)"),
+            publish(format!("ALTER PUBLICATION {sql} SET (publish_via_partition_root = true)")),
         ));
     }
     if !table.published {
         return Err(Fault::logged(
+            ErrorCode::PublicationWithoutTable,
             format!("the publication {name} does not publish the outbox table {table_name}"),
             if source.shard.is_some() {
                 // without its row filter, it would send events of other shards
-                format!(
-                    "While no router runs, DROP PUBLICATION {sql}, and run `outbox-router init`, which creates it with its row \
-                     filters; rows written before it are not sent"
+                Remedy::steps([Step::new(
+                    "While no router runs, drop the publication and let `init` create it with its row filters",
                 )
+                .typing(format!("DROP PUBLICATION {sql}"))
+                .typing("outbox-router init")])
             } else {
-                format!(
-                    "Run ALTER PUBLICATION {sql} ADD TABLE {table_sql}; rows written before it are not sent"
-                )
+                publish(format!("ALTER PUBLICATION {sql} ADD TABLE {table_sql}"))
             },
         ));
     }
@@ -238,40 +247,60 @@ pub fn guard(postgres: &Postgres) -> String {
     name + "_guard"
 }
 
-/// The same while the router runs, whose slot is `confirmed`. Its position may be later, so a start gives the statements if it
-/// stops there.
-pub(super) fn recovery_advice_while_running(
+/// The remedy for a table that does not exist.
+pub fn table_missing() -> Remedy {
+    Remedy::steps([Step::new(
+        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong, or create the table",
+    )
+    .typing("outbox-router init")])
+}
+
+fn publish(alteration: String) -> Remedy {
+    Remedy::steps([Step::new("Publish the rows that are written from now on").typing(alteration)])
+}
+
+/// What to do after an alteration while the router ran, whose slot is `confirmed`. Its position may be later, so a start gives the
+/// statements if it stops there.
+pub(super) fn resume_after_alteration(
     tables: &[Option<Table>],
     source: OutboxSource<'_>,
     confirmed: Lsn,
-) -> String {
+) -> Remedy {
     if !source.checkpoints {
-        return recovery_advice(tables, source, confirmed);
+        return recovery_steps(tables, source, confirmed);
     }
-    format!(
-        "{}Rows committed meanwhile may be missing in Kafka, and nothing was skipped. Run `outbox-router run{}`: it stops again, and \
-         says with its position how to find and send them",
-        why_altered(tables),
-        shards::argument(source.shard)
-    )
+    Remedy::steps([Step::new(format!(
+        "{}Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
+        why_altered(tables)
+    ))
+    .typing(format!("outbox-router run{}", shards::argument(source.shard)))])
 }
 
-/// What an operator can do about rows that were written while no publication published them. The router has delivered up to
-/// `position`. Each command is between backticks.
-pub(super) fn recovery_advice(tables: &[Option<Table>], source: OutboxSource<'_>, position: Lsn) -> String {
+/// The steps that send rows which were written while no publication published them. The router has delivered up to `position`.
+pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>, position: Lsn) -> Remedy {
     let Recovery { store, show, send } = recovery_sql::in_commit_order(source, tables, position);
-    format!(
-        "{}Rows committed meanwhile may be missing in Kafka. Every event before {position} is there. To send what was committed since \
-         then, while no router runs: (1) `outbox-router init` creates the publication if it does not exist. (2) As an administrator, \
-         in one session, `{store}` stores these rows in commit order, deleted rows included, and returns their number and the \
-         command of step 4. (3) `{show}` shows them. Rows sent in the last moments before the router stopped come twice, and so does \
-         the sent part of a transaction. Rows that were written while the table was unlogged are only in the table. {}(4) The returned command \
-         `outbox-router slot advance`: the router goes on after the stored rows. (5) `outbox-router run{}`. (6) `{send}` inserts the stored \
-         rows again. Their events come after newer ones of their aggregates",
-        why_altered(tables),
-        recovery_sql::of_which_shards(source),
-        shards::argument(source.shard)
-    )
+    Remedy::steps([
+        Step::new(format!(
+            "{}While no router runs, create the publication if it does not exist, and store what was committed after {position}, in commit \
+             order and with rows deleted since: as an administrator, with the statements in one session. They return the number of rows, \
+             and the `slot advance` command of step 3",
+            why_altered(tables)
+        ))
+        .typing("outbox-router init")
+        .typing(store),
+        Step::new(format!(
+            "Look at the stored rows. What was sent in the last moments before the router stopped comes twice, and so does the sent part of \
+             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}Nothing is lost so far",
+            recovery_sql::of_which_shards(source)
+        ))
+        .typing(show),
+        Step::new(
+            "Type the `slot advance` command of step 1: the router goes on after the stored rows. Start it, and insert them again; their \
+             events come after newer ones of their aggregates",
+        )
+        .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+        .typing(send),
+    ])
 }
 
 /// Who may have altered the publication.

@@ -9,7 +9,7 @@ use pg_logical::session::Session;
 
 use super::{Catalog, Missing, Table};
 use crate::config::{OutboxSource, TableName};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::postgres::row_filter::is_that_of;
 use crate::shards::{Ids, Shard};
 
@@ -22,6 +22,7 @@ const FIRST_OF_USERS: u32 = 16_384;
 /// The error for a server of this version, which has no row filters; `besides` is added to it.
 pub fn no_row_filters(version: impl Display, besides: &str) -> Error {
     Error::refused(
+        ErrorCode::ShardsUnsupported,
         format!("the server is Postgres {version}, and shards need the row filters of 15{besides}"),
         "Upgrade the server, or remove `[shards] count`",
     )
@@ -49,6 +50,7 @@ pub async fn check_shards(
         if encoding.as_deref() != Some("UTF8") {
             let encoding = encoding.unwrap_or_default();
             return Err(Error::refused(
+                ErrorCode::ShardsUnsupported,
                 format!(
                     "the database is in {encoding}: the router distributes messages by their bytes in UTF-8, but Postgres distributes rows by those"
                 ),
@@ -109,6 +111,7 @@ impl Column {
     fn ids(&self, column: &str, table: &TableName) -> Result<Ids, Error> {
         if let Some(collation) = &self.collation {
             return Err(Error::refused(
+                ErrorCode::ShardsUnsupported,
                 format!(
                     "aggregates of {table} cannot be distributed over shards: its column {column} has the collation {collation}, and row \
                      filters accept only built-in ones"
@@ -123,7 +126,7 @@ impl Column {
         }
         Ids::of_type(self.type_id).ok_or_else(|| {
             let sql_type = &self.sql_type;
-            Error::refused(
+            Error::refused(ErrorCode::ShardsUnsupported,
                 format!("aggregates of {table} cannot be distributed over shards: its column {column} is of type {sql_type}"),
                 "Make it text, varchar, uuid or an integer, for which Postgres has a hash function that filters may use",
             )
@@ -133,6 +136,7 @@ impl Column {
 
 fn mixed_types((ids, table): (Ids, &TableName), (others, other): (Ids, &TableName)) -> Error {
     Error::refused(
+        ErrorCode::ShardsUnsupported,
         format!(
             "the aggregates of {table} have {} for ids and those of {other} {}: an aggregate in both would be in two shards",
             ids.name(),
@@ -174,8 +178,8 @@ fn error_of_fault(fault: String, publication: &str, missing: Missing) -> Error {
          `outbox-router init`, which creates it correctly; the stream omits rows written in between"
     );
     match missing {
-        Missing::AtStart => Error::refused(fault, remedy),
-        Missing::WhileRunning => Error::not_safe(fault, remedy),
+        Missing::AtStart => Error::refused(ErrorCode::ShardFilter, fault, remedy),
+        Missing::WhileRunning => Error::not_safe(ErrorCode::ShardFilter, fault, remedy),
     }
 }
 

@@ -8,8 +8,8 @@ use pg_logical::session::Session;
 use super::recovery_sql::{self, Recovery};
 use super::{Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
-use crate::error::{Error, Peer};
-use crate::postgres::standby_slots;
+use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
+use crate::postgres::{slot_functions, standby_slots};
 use crate::shards;
 
 /// One row of `pg_replication_slots`, and how much log it retains.
@@ -81,6 +81,7 @@ impl Slot {
             return Ok(());
         }
         Err(Error::not_safe(
+            ErrorCode::SlotOfAnotherDatabase,
             format!(
                 "the replication slot {name} belongs to the database {database}, and the router is connected to {}",
                 self.current_database
@@ -151,13 +152,19 @@ pub(super) fn check_on_standby(slot: Option<&Slot>, postgres: &Postgres) -> Resu
 pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
     let name = &source.postgres.slot;
     let Some(slot) = slot else {
-        return Err(Error::not_safe(format!("the replication slot {name} does not exist"), missing(source)));
+        return Err(Error::not_safe(
+            ErrorCode::SlotMissing,
+            format!("the replication slot {name} does not exist"),
+            missing(source),
+        ));
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
     if plugin != "pgoutput" {
         return Err(Error::not_safe(
+            ErrorCode::SlotOfAnotherPlugin,
             format!("the replication slot {name} belongs to another use (plugin: {plugin})"),
-            "Choose another name for `[postgres] slot` and run `outbox-router init`",
+            Remedy::steps([Step::new("Choose another name for `[postgres] slot`, and create that slot")
+                .typing("outbox-router init")]),
         ));
     }
     slot.check_database(name)?;
@@ -166,29 +173,45 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
     }
     if slot.two_phase {
         return Err(Error::not_safe(
+            ErrorCode::SlotTwoPhase,
             format!(
                 "the replication slot {name} was made with two_phase = true: it delivers prepared transactions before they are \
                  committed, but the router sends only committed events"
             ),
-            format!(
-                "Make a copy without it: `SELECT pg_copy_logical_replication_slot('{name}', '{name}_committed')`, name the copy in \
-                 `[postgres] slot`, and drop this one"
-            ),
+            Remedy::steps([
+                Step::new("Make a copy without it, and name the copy in `[postgres] slot`")
+                    .typing(format!("SELECT pg_copy_logical_replication_slot({}, {})", literal(name), literal(&format!("{name}_committed")))),
+                Step::new("Start the router, with the `--accept-gap` command that it prints: no event is left out. Drop the old slot once the router runs")
+                    .typing(slot_functions::drop(name)),
+            ]),
         ));
     }
     Ok(())
 }
 
 /// What to do if there is no slot.
-fn missing(source: OutboxSource<'_>) -> String {
+fn missing(source: OutboxSource<'_>) -> Remedy {
     let steps = without_slot(source, None, None).unwrap_or_else(|| {
-        "Messages leave no row, so the applications have to write them again. `outbox-router init` creates a new slot".to_owned()
+        vec![
+            Step::new(
+                "Messages leave no row, so the applications have to write them again. Create a new slot",
+            )
+            .typing("outbox-router init"),
+        ]
     });
-    format!(
-        "If it never did, run `outbox-router init`. If it was dropped, or did not survive a failover, events committed since the \
-         router's last position may be missing in Kafka. If `outbox-router slot list` shows a bookmark from before, `outbox-router slot \
-         reset --to` that bookmark creates the slot again from there, and nothing is missing. Otherwise: {steps}"
+    let create = Step::new("Create it").typing("outbox-router init");
+    let go_back = Step::new(
+        "The first command shows the bookmarks; the second, with the name of one in the place of NAME, creates the slot again from there",
     )
+    .typing("outbox-router slot list")
+    .typing("outbox-router slot reset --to NAME");
+    Remedy::default()
+        .or("If there was no slot before", [create])
+        .or(
+            "If it was dropped, or did not survive a failover, and there is a bookmark from before",
+            [go_back],
+        )
+        .or("If there is no bookmark", steps)
 }
 
 impl Slot {
@@ -239,51 +262,59 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
     let what = format!(
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
-    let drop = format!("SELECT pg_drop_replication_slot({})", literal(name));
-    let advice = match without_slot(source, slot.catalog_xmin, Some(&drop)) {
-        Some(steps) => format!(
-            "Events committed after that position are not in Kafka. An invalidated slot cannot be copied, so the table is \
-             all that is left. It does not show rows that were deleted since, messages without a table, nor the order of \
-             commits. {prevention}. {steps}"
-        ),
-        None => format!(
-            "Events committed after that position are not in Kafka, and in no table: the applications have to \
-             write them again. {prevention}. Then `{drop}` and `outbox-router init`; `outbox-router run` says how it goes on"
-        ),
-    };
-    Error::not_safe(what, advice)
+    let drop = slot_functions::drop(name);
+    let steps = without_slot(source, slot.catalog_xmin, Some(&drop)).unwrap_or_else(|| {
+        vec![
+            Step::new(
+                "The events are in no table: the applications have to write them again. Replace the slot, and start the router, which says \
+                 how it goes on",
+            )
+            .typing(drop)
+            .typing("outbox-router init")
+            .typing(format!("outbox-router run{}", shards::argument(source.shard))),
+        ]
+    });
+    let prevent = Step::new(format!("So that it does not happen again: {prevention}"));
+    Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("Afterwards", [prevent]))
 }
 
 /// How a new slot replaces one that is gone, and how the rows that neither of them has are found and sent. The new slot is created
-/// before the rows are read, so that none is committed in between. `drop` is a statement for the old slot. Each command is
-/// between backticks. `None`: there is no table.
-fn without_slot(source: OutboxSource<'_>, catalog_xmin: Option<u32>, drop: Option<&str>) -> Option<String> {
+/// before the rows are read, so that none is committed in between. `drop` is a statement for the old slot. `None`: there is no
+/// table.
+fn without_slot(
+    source: OutboxSource<'_>,
+    catalog_xmin: Option<u32>,
+    drop: Option<&str>,
+) -> Option<Vec<Step>> {
     let Recovery { store, show, send } = recovery_sql::from_table(source, catalog_xmin)?;
-    let mut steps = Vec::new();
-    steps.extend(drop.map(|drop| format!("`{drop}`")));
-    steps
-        .push("`outbox-router init` creates a new slot, which has what is committed from then on".to_owned());
-    let sent = match catalog_xmin {
+    let stored = match catalog_xmin {
         Some(_) => {
-            "the rows committed after the old slot's position, a few that were sent shortly before it, and those committed since step 2"
+            "the rows committed after the old slot's position, a few that were sent shortly before it, and those committed since the new \
+             slot exists"
         }
         None => "all rows of the table: without a slot, Postgres does not know which of them were sent",
     };
-    steps.push(format!("As an administrator, at once, `{store}` stores {sent}"));
-    steps.push(format!(
-        "`{show}` shows them. Delete from there what must not be sent again: everything that is in Kafka. {}",
-        recovery_sql::of_which_shards(source).trim_end()
+    let mut create = Step::new(format!(
+        "Create a new slot, which has what is committed from then on, and at once, as an administrator, store what it lacks. That is {stored}. \
+         It does not include rows deleted since, nor messages without a table"
     ));
-    steps.push(format!(
-        "`outbox-router run{}`. If it stops, it prints a command with --accept-gap: type that one",
-        shards::argument(source.shard)
-    ));
-    steps.push(format!(
-        "`{send}` inserts the stored rows again. Their events come after newer ones of their aggregates"
-    ));
-    let numbered =
-        steps.iter().zip(1..).map(|(step, n)| format!("({n}) {}", step.trim_end().trim_end_matches('.')));
-    Some(numbered.collect::<Vec<_>>().join(". "))
+    if let Some(drop) = drop {
+        create = create.typing(drop);
+    }
+    let which = recovery_sql::of_which_shards(source).trim_end();
+    Some(vec![
+        create.typing("outbox-router init").typing(store),
+        Step::new(format!(
+            "Look at the stored rows, and delete from there what must not be sent again: everything that is in Kafka. {which}"
+        ).trim_end().trim_end_matches('.'))
+        .typing(show),
+        Step::new(
+            "Start the router. If it stops, it prints a command with --accept-gap: type that one. Then insert the stored rows again; their \
+             events come after newer ones of their aggregates",
+        )
+        .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+        .typing(send),
+    ])
 }
 
 #[cfg(test)]
@@ -384,7 +415,7 @@ pub(crate) mod tests {
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
-            assert!(text.contains("WHERE age(xmin) <= age('7'::xid)` stores"), "{text}");
+            assert!(text.contains("WHERE age(xmin) <= age('7'::xid)`"), "{text}");
         }
         let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
         assert!(untold.contains("wal_removed"), "{untold}");

@@ -7,7 +7,7 @@ use pg_logical::session::Row;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::dead_letters::{DeadLetter, Decision, Key, OriginalEvent};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::unsendable::Reason;
 
 /// The table.
@@ -273,6 +273,7 @@ pub(super) fn key(row: &Row) -> Option<Key> {
 pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
     let foreign = |what: &str| {
         Error::not_safe(
+            ErrorCode::DeadLetterUnreadable,
             format!("a row of {TABLE} cannot be read: {what}"),
             format!(
                 "Correct the row, or delete it: DELETE FROM {TABLE} WHERE router = {} AND final_lsn = {} AND change = {}",

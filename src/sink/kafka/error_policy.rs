@@ -2,7 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use crate::error::{Definite, Error, Exit, Peer};
+use crate::error::{Definite, Error, ErrorCode, Exit, Peer};
 use crate::unsendable::Reason;
 
 /// What to do about an error.
@@ -106,7 +106,8 @@ pub(super) fn error_of_code(what: &str, code: Code, exit: Exit) -> Error {
     };
     match error_policy {
         ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => {
-            Error::Definite(Definite { exit, what, remedy: remedy.to_owned() })
+            let code = ErrorCode::KafkaRefused;
+            Definite { code, exit, what, events: code.into(), remedy: remedy.into() }.into()
         }
         ErrorPolicy::Retry | ErrorPolicy::Consequence => Error::transient(Peer::Kafka, what),
     }

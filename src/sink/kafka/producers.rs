@@ -18,7 +18,7 @@ use super::client::Client;
 use super::context::{CHECKPOINT_OPAQUE, EventProducerContext};
 use super::{PARTITION, properties};
 use crate::config::{Config, DeliveryMode};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::topic_name;
 
 pub(super) type EventProducer = ThreadedProducer<EventProducerContext>;
@@ -358,5 +358,5 @@ fn init_failed(error: &KafkaError) -> Error {
         }
         _ => return Error::transient(Peer::Kafka, what),
     };
-    Error::refused(what, remedy)
+    Error::refused(ErrorCode::KafkaTransactions, what, remedy)
 }

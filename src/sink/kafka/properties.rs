@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, ClientContext};
 
 use crate::config::{Config, Delivery, DeliveryMode};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 
 /// The largest batch unless a topic accepts less (librdkafka's `batch.size`), in bytes.
 pub(super) const DEFAULT_BATCH_BYTES: usize = 1_000_000;
@@ -76,7 +76,7 @@ fn not_made(error: &KafkaError) -> Error {
         }
         other => format!("librdkafka cannot create a client with the properties under `[kafka]`: {other}"),
     };
-    Error::usage(what, "Compare it with librdkafka's CONFIGURATION.md")
+    Error::usage(ErrorCode::KafkaProperties, what, "Compare it with librdkafka's CONFIGURATION.md")
 }
 
 /// The base of every client's configuration: the user's properties over the defaults.

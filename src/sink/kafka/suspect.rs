@@ -1,5 +1,6 @@
 //! Finds the record that caused a refusal. The broker refuses a whole batch because of one record.
 
+use crate::error::Step;
 use crate::pipeline::Event;
 use crate::progress::Partial;
 
@@ -32,7 +33,7 @@ pub struct SentAlone {
     /// The event's id and the topic.
     pub event: String,
     /// How to go on without it.
-    pub how_to_skip: String,
+    pub how_to_skip: [Step; 2],
     /// Whether everything before it is durable, so that the router can go on without it.
     pub nothing_before: bool,
 }

@@ -17,7 +17,7 @@ use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, er
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
 use crate::config::Topics;
-use crate::error::{Error, Exit, Peer};
+use crate::error::{Error, ErrorCode, Exit, Peer};
 
 /// How long a request may take before it is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,6 +94,7 @@ impl TopicKeeper {
         if let Lookup::Missing = found {
             if !self.topics.create {
                 return Err(Error::not_safe(
+                    ErrorCode::EventTopic,
                     format!("the topic {topic} does not exist and `[topics] create` is false"),
                     "Create it, or set `[topics] create = true`",
                 ));

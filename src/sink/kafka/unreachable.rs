@@ -4,7 +4,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::context;
 use crate::config::Config;
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 
 fn servers(config: &Config) -> &str {
     config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
@@ -19,11 +19,13 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
         (Some((Code::Authentication, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
             let reason = reason.trim_start_matches(context::NO_TOKEN);
             Error::refused(
+                ErrorCode::KafkaLogin,
                 format!("the token server at {url} refused: {}", reason.trim()),
                 "Correct sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope under `[kafka]`",
             )
         }
         (Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)), tokens) => Error::refused(
+            ErrorCode::KafkaLogin,
             format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
             match tokens {
                 None => "Correct sasl.mechanism, sasl.username and sasl.password under `[kafka]`",

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::Checkpoint;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::pipeline::PipelineOutput;
 use crate::progress::{Progress, Sequence};
 use crate::relay::{
@@ -69,6 +69,7 @@ impl StdoutSink {
     pub fn new(out: &impl AsFd, style: Style, stop: CancellationToken) -> Result<Self, Error> {
         let no_room = |error| {
             Error::usage(
+                ErrorCode::ProcessLimits,
                 format!("Cannot start writing to standard output: {error}"),
                 "Raise the limits of the process on threads and open files",
             )

@@ -155,7 +155,7 @@ impl<S: Transport> ReplicationStream<S> {
                     ServerError::parse(frame.body).map_err(|_| lost("an error that cannot be read"))?;
                 self.terminated = refused.code.code() == ADMIN_SHUTDOWN;
                 if matches!(self.phase, Phase::Streaming | Phase::Ending) {
-                    return Err(ended(refused, &self.recovery));
+                    return Err(ended(refused));
                 }
                 // nothing follows a FATAL error
                 let at_once = refused.severity != "ERROR" || self.phase == Phase::Starting;

@@ -20,7 +20,7 @@ const PIPE: usize = 4096;
 
 fn idle_stream() -> (ReplicationStream<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(PIPE);
-    (ReplicationStream::new(ours, Vec::new(), ""), theirs)
+    (ReplicationStream::new(ours, Vec::new()), theirs)
 }
 
 async fn started() -> (ReplicationStream<DuplexStream>, DuplexStream) {
@@ -92,7 +92,7 @@ async fn over_a_unix_socket() -> (ReplicationStream<Stream>, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&frame(b'W', &[0, 0, 0])).await.unwrap();
     let what = StreamOf { slot: "s", publication: "p", start: Lsn(0), messages: false };
-    let stream = ReplicationStream::new(Stream::Unix(ours), Vec::new(), "").start(what).await.unwrap();
+    let stream = ReplicationStream::new(Stream::Unix(ours), Vec::new()).start(what).await.unwrap();
     let mut command = vec![0; 4096];
     assert_ne!(theirs.read(&mut command).await.unwrap(), 0);
     (stream, theirs)

@@ -24,7 +24,7 @@ use super::topics::TopicKeeper;
 use super::{PARTITION, discard, properties};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, DeliveryMode, Topics};
-use crate::error::{Definite, Error, Exit, Peer};
+use crate::error::{Definite, Error, ErrorCode, Peer};
 use reader::OPEN_TRANSACTION_TIMEOUT;
 pub use reader::StoredCheckpoints;
 pub use writer::WriterState;
@@ -134,7 +134,7 @@ impl CheckpointStore {
                 let what = format!("the position cannot be committed to the topic {topic}: {reason}");
                 match remedy {
                     "" => Error::transient(Peer::Kafka, what),
-                    remedy => Error::refused(what, remedy),
+                    remedy => Error::refused(ErrorCode::PositionsTopic, what, remedy),
                 }
             })
         };
@@ -256,12 +256,11 @@ async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
         Err(Error::Definite(Definite { what, remedy, .. })) => {
             let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
             let without = if optional { ", and an empty string switches it off" } else { "" };
-            Err(Definite {
-                exit: Exit::Refused,
-                what: format!("the positions topic cannot be used: {what}"),
-                remedy: format!("{remedy}; `[delivery] positions_topic` names it{without}"),
-            }
-            .into())
+            Err(Error::refused(
+                ErrorCode::PositionsTopic,
+                format!("the positions topic cannot be used: {what}"),
+                format!("{remedy}; `[delivery] positions_topic` names it{without}"),
+            ))
         }
         transient => transient,
     }

@@ -11,7 +11,7 @@ use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 use super::PARTITION;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::error::{Error, Exit, Peer};
+use crate::error::{Error, ErrorCode, Exit, Peer};
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::error_policy::error_of_kafka;
 use crate::sink::kafka::properties;
@@ -301,7 +301,7 @@ impl Reader {
         let Some(value) = value else { return Ok(None) };
         let before = before?;
         let next = Checkpoint::decode(value).map_err(|error| {
-            Error::not_safe(
+            Error::not_safe(ErrorCode::CheckpointUnreadable,
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
                 "Run the version that wrote it. Or resume from the slot's own position: write a record with the \
                  same key and no value (a tombstone) after it, or set another `[delivery] positions_topic`. `outbox-router run` then \

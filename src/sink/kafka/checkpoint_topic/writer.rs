@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{CheckpointTopic, PARTITION, prepare};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::progress::Position;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
@@ -112,7 +112,7 @@ impl CheckpointTopic {
                     );
                     return Err(match refused.remedy {
                         "" => Error::transient(Peer::Kafka, what),
-                        remedy => Error::refused(what, remedy),
+                        remedy => Error::refused(ErrorCode::PositionsTopic, what, remedy),
                     });
                 }
                 None if Instant::now() >= deadline => {

@@ -74,7 +74,7 @@ impl Publisher {
         match self.setup.done().await {
             Done::Topic(topic, Ok(limits)) => Ok(Some(self.admit(topic, limits))),
             Done::Topic(topic, Err(Error::Definite(Definite { what, remedy, .. }))) => {
-                self.setup.failed = Some((topic, Unsendable::new(Reason::Topic, what, remedy)));
+                self.setup.failed = Some((topic, Unsendable::new(Reason::Topic, what, remedy.to_string())));
                 Ok(None)
             }
             Done::Topic(_, Err(transient)) => Err(transient),

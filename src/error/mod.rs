@@ -1,9 +1,16 @@
 //! What a failure means for the caller: wait and try again, or stop and tell a person.
 //!
 //! A function that talks to Postgres or Kafka returns [`Error`], so that its caller must decide between
-//! [`Transient`] and [`Definite`]. Both hold one sentence for the operator; neither ever holds a secret or a payload.
+//! [`Transient`] and [`Definite`]. Both say to the operator what happened; neither ever holds a secret or a payload.
 
+mod code;
+mod remedy;
+
+use std::borrow::Cow;
 use std::fmt;
+
+pub use code::{Effect, ErrorCode};
+pub use remedy::{Remedy, Step};
 
 /// The server at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +49,14 @@ impl Transient {
         Transient { peer, what: what.into(), unavailable: false }
     }
 
+    /// The code for a command that does not try again.
+    pub fn code(&self) -> ErrorCode {
+        match self.peer {
+            Peer::Postgres => ErrorCode::PostgresUnreachable,
+            Peer::Kafka => ErrorCode::KafkaUnreachable,
+        }
+    }
+
     /// A failure of Postgres, which may have said that it is unavailable.
     pub fn of_postgres(what: impl Into<String>, unavailable: bool) -> Self {
         Transient { unavailable, ..Transient::new(Peer::Postgres, what) }
@@ -63,17 +78,70 @@ pub enum Exit {
 /// A failure that stays until somebody acts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definite {
+    /// Which failure.
+    pub code: ErrorCode,
     /// How the process ends.
     pub exit: Exit,
     /// What was found and where, as one sentence without a full stop.
     pub what: String,
-    /// What to do about it, as one sentence without a full stop.
-    pub remedy: String,
+    /// What it means for events.
+    pub events: Events,
+    /// What to do about it.
+    pub remedy: Remedy,
 }
 
+/// What a failure means for events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Events {
+    /// The kind of harm.
+    pub effect: Effect,
+    /// Which events, as a clause; empty if that is clear.
+    pub which: Cow<'static, str>,
+}
+
+impl Events {
+    /// A line for a person; nothing if no event is affected.
+    pub fn in_line(&self) -> String {
+        match self.effect {
+            Effect::None => String::new(),
+            _ => format!("  Events: {self}\n"),
+        }
+    }
+}
+
+impl From<ErrorCode> for Events {
+    fn from(code: ErrorCode) -> Self {
+        Events { effect: code.effect(), which: code.meaning().into() }
+    }
+}
+
+impl fmt::Display for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.effect.in_words())?;
+        if !self.which.is_empty() {
+            write!(f, ": {}", self.which)?;
+        }
+        Ok(())
+    }
+}
+
+impl Definite {
+    /// As lines for a person: what was found, what it means for events, and the steps.
+    pub fn in_lines(&self) -> String {
+        let Definite { code, what, events, remedy, .. } = self;
+        format!("{code}: {what}\n{}{}", events.in_line(), remedy.in_lines())
+    }
+}
+
+/// On one line.
 impl fmt::Display for Definite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. {}", self.what, self.remedy)
+        let Definite { code, what, events, remedy, .. } = self;
+        write!(f, "{code}: {what}. ")?;
+        if events.effect != Effect::None {
+            write!(f, "Events: {events}. ")?;
+        }
+        write!(f, "{remedy}")
     }
 }
 
@@ -97,18 +165,18 @@ impl Error {
     }
 
     /// A definite answer of a server at start.
-    pub fn refused(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::definite(Exit::Refused, what, remedy)
+    pub fn refused(code: ErrorCode, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        Self::definite(code, Exit::Refused, what, remedy)
     }
 
     /// A fault of usage or configuration, known without a server.
-    pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::definite(Exit::Usage, what, remedy)
+    pub fn usage(code: ErrorCode, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        Self::definite(code, Exit::Usage, what, remedy)
     }
 
     /// A finding that makes it unsafe to go on.
-    pub fn not_safe(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::definite(Exit::Unsafe, what, remedy)
+    pub fn not_safe(code: ErrorCode, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        Self::definite(code, Exit::Unsafe, what, remedy)
     }
 
     /// The same, if it is definite, as a finding that makes it unsafe to go on.
@@ -119,7 +187,17 @@ impl Error {
         }
     }
 
-    fn definite(exit: Exit, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Definite { exit, what: what.into(), remedy: remedy.into() }.into()
+    /// The same, if it is definite, with what it means for events in this case.
+    pub fn meaning(self, effect: Effect, which: impl Into<Cow<'static, str>>) -> Self {
+        match self {
+            Error::Definite(definite) => {
+                Definite { events: Events { effect, which: which.into() }, ..definite }.into()
+            }
+            transient => transient,
+        }
+    }
+
+    fn definite(code: ErrorCode, exit: Exit, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        Definite { code, exit, what: what.into(), events: code.into(), remedy: remedy.into() }.into()
     }
 }

@@ -1,0 +1,216 @@
+//! The codes of refusals. A code is in the message, in `--json`, in the log and in docs/errors.md, so that an operator can search for
+//! it. It never changes its meaning, and the number of a code that is gone is not used again.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// What a refusal means for events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// Nothing: the command did not touch any.
+    None,
+    /// They wait, and are sent once somebody has acted.
+    Late,
+    /// Some may be sent twice.
+    Doubled,
+    /// Some may be missing in Kafka, now or once somebody goes on without them.
+    Lost,
+}
+
+impl Effect {
+    /// In one word, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Effect::None => "none",
+            Effect::Late => "late",
+            Effect::Doubled => "doubled",
+            Effect::Lost => "lost",
+        }
+    }
+
+    /// As a clause.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Effect::None => "none is affected",
+            Effect::Late => "late, none is lost",
+            Effect::Doubled => "some may be sent twice",
+            Effect::Lost => "some may be missing in Kafka",
+        }
+    }
+}
+
+/// Defines [`ErrorCode`]: name, number, title, effect, and what that means in particular.
+macro_rules! codes {
+    ($($name:ident = $number:literal, $title:literal, $effect:ident, $meaning:expr;)+) => {
+        /// The code of a refusal, such as `OBR-3001`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ErrorCode {
+            $(#[doc = $title] $name,)+
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of their numbers.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$name,)+];
+
+            /// Its number.
+            pub fn number(self) -> u16 {
+                match self {
+                    $(ErrorCode::$name => $number,)+
+                }
+            }
+
+            /// What has happened, as a clause.
+            pub fn title(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$name => $title,)+
+                }
+            }
+
+            /// What it means for events, unless the refusal knows more.
+            pub fn effect(self) -> Effect {
+                match self {
+                    $(ErrorCode::$name => Effect::$effect,)+
+                }
+            }
+
+            /// The effect in particular, as a clause; empty if the effect says it all.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$name => $meaning,)+
+                }
+            }
+        }
+    };
+}
+
+const WAIT: &str = "they stay in the log until the router runs";
+const BEHIND: &str = "this one and those behind it stay in the log";
+const UNPUBLISHED: &str =
+    "those committed while they are not published; the next start prints the steps that send them";
+
+codes! {
+    // 1000: Postgres, its server and its roles
+    PostgresUnusable = 1001, "Postgres answers in a way that the router cannot use", Late, WAIT;
+    PostgresLogin = 1002, "Postgres refuses the login", Late, WAIT;
+    PostgresTls = 1003, "the TLS connection to Postgres cannot be made", Late, WAIT;
+    PostgresAccess = 1004, "the role or the database cannot be used", Late, WAIT;
+    PostgresRefused = 1005, "Postgres refuses a statement", Late, WAIT;
+    ConnectionString = 1006, "the connection string cannot be used", None, "";
+    PostgresUnreachable = 1007, "Postgres cannot be reached", Late, WAIT;
+    WalLevel = 1101, "wal_level is not logical", Late, WAIT;
+    ServerUnsuitable = 1102, "the server is too old, or a standby", None, "";
+    NoFreeSlot = 1103, "there is no room for another replication slot or walsender", Late, WAIT;
+    RouterSchema = 1104, "the router's schema is of another version", None, "";
+    InitIncomplete = 1105, "init was interrupted, or refused by the server", None, "";
+    StandbyAway = 1106, "a standby that Postgres waits for is away", Late, WAIT;
+    // 2000: configuration, command line and process
+    CommandLine = 2001, "the command line asks for something that does not exist or fit", None, "";
+    Configuration = 2002, "the configuration is invalid", None, "";
+    KafkaProperties = 2003, "a property under [kafka] cannot be used", None, "";
+    Contracts = 2004, "the contracts are faulty", None, "";
+    ProcessLimits = 2005, "the process may not have the threads or files that it needs", None, "";
+    AdminEndpoint = 2006, "the admin endpoint cannot listen", None, "";
+    Environment = 2007, "an environment variable cannot be used", None, "";
+    InputOutput = 2008, "standard input or output cannot be used", None, "";
+    DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
+    ContractChange = 2010, "a contract has changed so that events or consumers break", Late, "those that violate it";
+    // 3000: slot and position
+    SlotMissing = 3001, "the replication slot does not exist", Lost, "those committed since the router's last position, if there was a slot before";
+    SlotOfAnotherPlugin = 3002, "the slot belongs to another program", Late, "nothing retains them for this router: rows written before its slot exists are only in the table";
+    SlotOfAnotherDatabase = 3003, "the slot belongs to another database", Late, WAIT;
+    SlotLost = 3004, "Postgres has invalidated the slot", Lost, "those committed after the position that is named";
+    SlotTwoPhase = 3005, "the slot delivers transactions before they are committed", Late, WAIT;
+    SlotNotStarted = 3006, "Postgres does not start the slot", Late, WAIT;
+    SlotHeadroom = 3007, "Postgres is about to invalidate the slot", Lost, "those not sent by then";
+    AnotherCluster = 3101, "the server belongs to another cluster than the checkpoint", Lost, "those that the former cluster had not sent";
+    AnotherSlot = 3102, "the checkpoint belongs to another slot", Lost, "those between the two positions, or they are sent twice";
+    TimelineLeftBefore = 3103, "the server left the router's timeline before its position", Doubled, "Kafka has events that Postgres no longer has, and their numbers may return";
+    TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Doubled, "Kafka has events that this server does not have";
+    LogEndsBefore = 3105, "the server's log ends before the router's position", Doubled, "Kafka has events that Postgres no longer has";
+    LogMismatch = 3106, "the server's log is not the one that the router has read", Doubled, "Kafka has events that Postgres no longer has";
+    SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions that nobody has sent";
+    ReadByAnotherRouter = 3108, "another router has read the slot since", Doubled, "those that it has sent would be sent again";
+    AlteredWhileAway = 3109, "publication or table were altered while the router was away", Lost, "those committed while the table was not published";
+    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Doubled, "and earlier ones are missing if another client has moved the slot";
+    CheckpointUnreadable = 3111, "the checkpoint cannot be read", Late, WAIT;
+    StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the numbered steps send them";
+    PositionUnusable = 3113, "the position cannot be moved as asked", None, "";
+    DeadLettersLost = 3114, "the rows of parked events are lost", Lost, "those parked events";
+    // 4000: publication and outbox table
+    PublicationMissing = 4001, "the publication does not exist", Lost, UNPUBLISHED;
+    PublicationWithoutTable = 4002, "the publication does not publish the outbox table", Lost, UNPUBLISHED;
+    PublicationWithoutInserts = 4003, "the publication does not publish inserts", Lost, UNPUBLISHED;
+    ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the table, and the numbered steps send them";
+    PublishedByPartition = 4005, "the publication publishes rows under the names of partitions", Lost, UNPUBLISHED;
+    AlteredWhileRunning = 4006, "publication or table were altered while the router ran", Lost, "those committed while the table was not published";
+    TableMissing = 4101, "the outbox table does not exist, or is a view", Late, "applications cannot write any";
+    TableNotLogged = 4102, "the outbox table is unlogged", Lost, "its rows are not in the write-ahead log";
+    ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
+    // 5000: Kafka
+    KafkaLogin = 5001, "the brokers refuse the credentials", Late, WAIT;
+    KafkaRefused = 5002, "the brokers refuse a request", Late, WAIT;
+    KafkaTransactions = 5003, "the brokers do not let the router begin transactions", Late, WAIT;
+    TopicUnavailable = 5004, "a topic or a partition of it cannot be used at the moment", Late, WAIT;
+    PositionsTopic = 5005, "the positions topic cannot be used", Late, WAIT;
+    TopicAtRisk = 5006, "a topic is set up so that events are refused or lost", Lost, "under the condition that is named";
+    KafkaUnreachable = 5007, "the brokers cannot be reached", Late, WAIT;
+    // 6000: events
+    EventUnroutable = 6001, "an event cannot be turned into a record", Late, BEHIND;
+    EventContract = 6002, "an event violates its contract", Late, BEHIND;
+    EventTooLarge = 6003, "an event is larger than Kafka accepts", Late, BEHIND;
+    EventTopic = 6004, "the topic of an event cannot be used", Late, BEHIND;
+    EventRefused = 6005, "Kafka refuses an event", Late, BEHIND;
+    RowUpdated = 6006, "a row of the outbox was updated", Late, BEHIND;
+    MessageUndecodable = 6007, "a logical message is not an event", Late, BEHIND;
+    RowUndecodable = 6008, "a row lacks what an event needs", Late, BEHIND;
+    TableRenamed = 6009, "the outbox table was renamed", Late, BEHIND;
+    EventsParked = 6101, "events are parked, and the configuration does not park any more", Late, BEHIND;
+    DeadLetterUnreadable = 6102, "a parked event cannot be read", Late, BEHIND;
+    DeadLetterTable = 6103, "the table of parked events is missing, or may not be used", Late, BEHIND;
+    // 7000: shards
+    ShardsUnsupported = 7001, "the server or the table cannot be divided into shards", Late, WAIT;
+    ShardFilter = 7002, "the publications of the shards do not divide the rows", Lost, "those of aggregates in no shard, or they are sent twice";
+    ShardChangeInterrupted = 7003, "a change of the number of shards was interrupted", Late, WAIT;
+    ShardsHandedOver = 7004, "the events were handed over to another number of shards", Late, "the other routers send them";
+    OtherShardSlots = 7005, "there are slots for another number of shards", Late, "those in these slots";
+    ShardChangeRefused = 7006, "the number of shards cannot be changed as asked", None, "";
+    // 9000
+    Bug = 9001, "a bug in outbox-router", Late, WAIT;
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OBR-{:04}", self.number())
+    }
+}
+
+impl Serialize for ErrorCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ErrorCode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let code = ErrorCode::ALL.iter().copied().find(|code| code.to_string() == text);
+        code.ok_or_else(|| de::Error::custom(format!("no refusal has the code {text}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_rise_and_are_read_back() {
+        assert!(ErrorCode::ALL.is_sorted_by(|one, other| one.number() < other.number()));
+        for code in ErrorCode::ALL {
+            let json = serde_json::to_string(code).unwrap();
+            assert_eq!(serde_json::from_str::<ErrorCode>(&json).unwrap(), *code, "{json}");
+        }
+        assert_eq!(ErrorCode::SlotMissing.to_string(), "OBR-3001");
+    }
+}
