@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use pg_logical::QueryError;
 use pg_logical::conninfo::ConnInfo;
+use pg_logical::quoting;
 use pg_logical::replication::NotStarted;
 use pg_logical::server_error::{ErrorKind, ServerError};
 use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 
-use crate::error::{self, Error, ErrorCode, Peer, Transient};
+use crate::error::{self, Error, ErrorCode, Peer, Step, Transient};
 
 const SERVER_LOG: &str = "The server's log says more";
 
@@ -29,7 +30,7 @@ impl From<pg_logical::Error> for Error {
                     what =
                         what.replacen("the server and the client have", "the server and the router have", 1);
                 }
-                let (advice, code) = (advice(&remedy, server.as_deref()), code(&remedy));
+                let (advice, code) = (steps(&remedy, server.as_deref()), code(&remedy));
                 match remedy {
                     Remedy::NameHost => Error::usage(code, what, advice),
                     Remedy::StreamEnded => Error::not_safe(code, what, advice),
@@ -125,6 +126,18 @@ fn with_lock_remedy(what: String, error: &ServerError) -> String {
         return format!("{what}. {LOCK_REMEDY}");
     }
     what
+}
+
+/// The steps: mostly one sentence.
+fn steps(remedy: &Remedy, server: Option<&ServerError>) -> error::Remedy {
+    let advice = advice(remedy, server);
+    let Remedy::GrantConnect { user, dbname, replication } = remedy else { return advice.into() };
+    let (user, dbname) = (quoting::identifier(user), quoting::identifier(dbname));
+    let mut step = Step::new(advice);
+    if *replication {
+        step = step.sql(format!("ALTER ROLE {user} LOGIN REPLICATION"));
+    }
+    error::Remedy::steps([step.sql(format!("GRANT CONNECT ON DATABASE {dbname} TO {user}"))])
 }
 
 fn code(remedy: &Remedy) -> ErrorCode {
@@ -233,11 +246,10 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         )
         .into(),
         Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in postgres.url").into(),
-        Remedy::GrantConnect { user, dbname, replication: true } => format!(
-                "As a superuser: ALTER ROLE \"{user}\" LOGIN REPLICATION; GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\" (managed services: GRANT rds_replication and the like)"
-        )
-        .into(),
-        Remedy::GrantConnect { user, dbname, replication: false } => format!("As a superuser: GRANT CONNECT ON DATABASE \"{dbname}\" TO \"{user}\"").into(),
+        Remedy::GrantConnect { user, replication: true, .. } => {
+            format!("As a superuser let \"{user}\" replicate (managed services: GRANT rds_replication and the like)").into()
+        }
+        Remedy::GrantConnect { user, .. } => format!("As a superuser let \"{user}\" connect").into(),
         Remedy::PasswordMethod { user } => format!(
                 "Let pg_hba.conf use scram-sha-256, md5 or cert for user \"{user}\" (Kerberos, GSSAPI and SSPI are not supported)"
         )

@@ -10,7 +10,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 /// Contracts of two event types of the aggregate `order`.
-fn contracts() -> TempDir {
+pub(crate) fn contracts() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("order")).unwrap();
     let placed = r#"{"type": "object", "properties": {"total": {"type": "integer", "minimum": 0}}, "required": ["total"]}"#;
@@ -71,7 +71,7 @@ async fn contract_violations_stop_the_router_that_rejects() {
             "the event with id {bad} cannot be sent: the payload violates the contract order/placed.json"
         ),
         "\"required\": \"total\" is missing",
-        "Nothing was skipped",
+        "nothing was skipped",
         "on_violation",
         "outbox-router slot advance --to ",
     ]);

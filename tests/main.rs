@@ -23,6 +23,7 @@ mod routing;
 mod secure_connection;
 mod security;
 mod shards;
+mod situations;
 mod slot;
 mod standby;
 mod stopping;

@@ -37,8 +37,21 @@ pub struct StartFacts<'a> {
     pub exactly_once: bool,
     /// The command that goes back to the last bookmark before the position of the router, if there is one.
     pub bookmark: Option<&'a str>,
-    /// SQL that sends rows of the outbox tables again, from the last transaction that the router has delivered on.
-    pub rows: Option<&'a str>,
+    /// Rows of the outbox tables, from the last transaction that the router has delivered on.
+    pub rows: Option<&'a RowsInTable>,
+}
+
+/// Statements about rows that may be missing in Kafka and are still in the outbox tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsInTable {
+    /// Stores them in a new table.
+    pub store: String,
+    /// Shows the stored rows.
+    pub show: String,
+    /// Inserts the stored rows into the outbox again, and empties the table.
+    pub send: String,
+    /// The argument of `run` for a shard.
+    pub shard: String,
 }
 
 /// Events may be missing or be sent twice, and an operator has to decide.
@@ -378,14 +391,18 @@ fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
             find_out,
             Step::new("To send them again, go back to a bookmark instead of accepting this").typing(bookmark),
         ]),
-        (None, Some(sql)) => Remedy::steps([
-            find_out,
-            Step::new(
-                "To send missing events again without a bookmark, accept this with the command below, and run this in the database. It inserts \
-                 the rows again that are still in the table, from the last delivered transaction on, so some are sent twice",
-            )
-            .typing(sql),
-        ]),
+        (None, Some(RowsInTable { store, show, send, shard })) => Remedy::steps([find_out]).or(
+            "To send missing events again that are still in the table, in the absence of a bookmark",
+            [
+                Step::new("As an administrator, store the rows from the last delivered transaction on").sql(store),
+                Step::new("Look at them, and delete from there what must not be sent again: everything that is in Kafka").sql(show),
+                Step::new(format!(
+                    "Resume at {confirmed}, once, and insert the stored rows again; their events come after newer ones of their aggregates"
+                ))
+                .typing(format!("outbox-router run --accept-gap {confirmed}{shard}"))
+                .sql(send),
+            ],
+        ),
         (None, None) => Remedy::steps([find_out]),
     };
     let what = format!(

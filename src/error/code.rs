@@ -115,7 +115,7 @@ codes! {
     Environment = 2007, "an environment variable cannot be used", None, "";
     InputOutput = 2008, "standard input or output cannot be used", None, "";
     DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
-    ContractChange = 2010, "a contract has changed so that events or consumers break", Late, "those that violate it";
+    ContractChange = 2010, "a contract has changed so that events or consumers break", None, "";
     // 3000: slot and position
     SlotMissing = 3001, "the replication slot does not exist", Lost, "those committed since the router's last position, if there was a slot before";
     SlotOfAnotherPlugin = 3002, "the slot belongs to another program", Late, "nothing retains them for this router: rows written before its slot exists are only in the table";

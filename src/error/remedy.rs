@@ -34,10 +34,15 @@ impl Step {
         Step { text: text.into(), commands: Vec::new() }
     }
 
-    /// The same with a command to type after those that it has.
+    /// The same with a command for the shell after those that it has.
     pub fn typing(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
+    }
+
+    /// The same with statements for psql, without the last semicolon.
+    pub fn sql(self, statements: impl Into<String>) -> Self {
+        self.typing(statements.into() + ";")
     }
 }
 
@@ -178,7 +183,7 @@ mod tests {
 
     fn two_routes() -> Remedy {
         Remedy::steps([
-            Step::new("Create a slot").typing("SELECT 1").typing("outbox-router init"),
+            Step::new("Create a slot").sql("SELECT 1").typing("outbox-router init"),
             Step::new("Start the router"),
         ])
         .or("Without the event", [Step::new("Skip it").typing("outbox-router slot advance --to 0/1")])

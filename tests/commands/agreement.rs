@@ -122,17 +122,11 @@ async fn check_and_run(damages: &[&(&str, Damage)]) -> (String, Option<Ended>) {
     (errors, ended)
 }
 
-/// The code of an error message.
-fn code(message: &str) -> &str {
-    let at = message.find("OBR-").unwrap_or_else(|| panic!("no code in {message}"));
-    &message[at..at + "OBR-0000".len()]
-}
-
 /// What the two commands disagree about; empty if nothing.
 async fn disagreement(damages: &[&(&str, Damage)]) -> String {
     let names: Vec<&str> = damages.iter().map(|(name, _)| *name).collect();
     match check_and_run(damages).await {
-        (errors, Some(ended)) if !errors.contains(code(ended.message())) => {
+        (errors, Some(ended)) if !errors.contains(ended.code()) => {
             format!("{names:?}: check: {errors}; run: {}\n", ended.message())
         }
         (errors, None) if !errors.is_empty() => format!("{names:?}: run goes on; check: {errors}"),

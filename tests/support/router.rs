@@ -137,6 +137,15 @@ impl Router {
         .await;
     }
 
+    /// Waits until the router is ready, and returns true, or until it has ended.
+    pub(crate) async fn is_ready_or_ended(&mut self) -> bool {
+        eventually("the router is ready or ends", async || match self.child.try_wait().unwrap() {
+            Some(_) => Some(false),
+            None => self.get("/readyz").filter(|(status, _)| *status == 200).map(|_| true),
+        })
+        .await
+    }
+
     /// Waits until the log contains this text.
     pub(crate) async fn logs(&mut self, text: &str) {
         eventually(&format!("the log says {text:?}"), async || {
@@ -287,6 +296,13 @@ impl Ended {
         let end =
             text.match_indices('\n').find(|(at, _)| text[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
         &text[..end.map_or(text.len(), |(at, _)| at)]
+    }
+
+    /// The code of the refusal.
+    pub(crate) fn code(&self) -> &str {
+        let message = self.message();
+        let at = message.find("OBR-").unwrap_or_else(|| panic!("no code in {}", self.log));
+        &message[at..at + "OBR-0000".len()]
     }
 
     /// The first command to type that begins like this. Each is a line of its own.

@@ -54,7 +54,7 @@ impl Case {
             record: self.record.as_ref(),
             exactly_once: self.exactly_once,
             bookmark: None,
-            rows: Some("SELECT 2"),
+            rows: None,
         };
         decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }

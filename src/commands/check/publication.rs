@@ -29,7 +29,7 @@ pub(super) fn check(config: &Config, publication: &Publication, findings: &mut F
                 format!("ALTER PUBLICATION {name} SET (publish = '{}')", publication.publishing("update"));
             Remedy::from("Remove on_update").or(
                 "To keep it",
-                [Step::new(format!("Let the publication publish updates; {AFTERWARDS}")).typing(alter)],
+                [Step::new(format!("Let the publication publish updates; {AFTERWARDS}")).sql(alter)],
             )
         };
         findings.warning(
@@ -114,7 +114,7 @@ fn alter_or_own(config: &Config, publication: &Publication, purpose: &str, alter
         )
     } else {
         Remedy::steps([Step::new(format!("{purpose}, alter the publication; {AFTERWARDS}"))
-            .typing(format!("ALTER PUBLICATION {name} {alteration}"))])
+            .sql(format!("ALTER PUBLICATION {name} {alteration}"))])
     }
 }
 

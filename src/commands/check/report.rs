@@ -1,6 +1,6 @@
 //! The findings for people and for programs.
 
-use comfy_table::{Cell, Color};
+use comfy_table::{Cell, Color, ColumnConstraint, Width};
 
 use super::finding::{Finding, Level};
 use crate::commands::table::{TableStyle, bold, trimmed};
@@ -12,34 +12,33 @@ pub(in crate::commands) fn print(findings: &[Finding], json: bool) -> Result<(),
     if json {
         return terminal::print_json(findings);
     }
-    let text = [table(findings, &TableStyle::for_stdout()), remedies(findings), summary(findings) + "\n"];
-    terminal::print(&text.join("\n"))
+    let style = TableStyle::for_stdout();
+    terminal::print(&(list(findings, &style) + "\n" + &summary(findings) + "\n"))
 }
 
-fn table(findings: &[Finding], style: &TableStyle) -> String {
-    let mut table = style.table();
-    for Finding { level, check, code, what, .. } in findings {
-        let label = bold(level.label()).fg(colour(*level));
-        let what = code.map_or_else(|| what.clone(), |code| format!("{code}: {what}"));
-        table.add_row([label, Cell::new(check), Cell::new(what)]);
-    }
-    trimmed(&table)
-}
-
-/// What to do about each finding. Not in the table, whose lines are broken on a terminal: a command is copied as a whole.
-fn remedies(findings: &[Finding]) -> String {
+/// Each finding as the row of a table and, below it, what to do. Those lines are not in the table, which would break them on a
+/// terminal: a command is copied as a whole.
+fn list(findings: &[Finding], style: &TableStyle) -> String {
+    let width = |texts: &mut dyn Iterator<Item = &str>| texts.map(str::len).max().unwrap_or_default();
+    let label = width(&mut findings.iter().map(|finding| finding.level.label()));
+    let check = width(&mut findings.iter().map(|finding| finding.check));
     let mut text = String::new();
-    for Finding { level, check, code, events, remedy, .. } in findings {
-        if remedy.is_empty() {
-            continue;
+    for Finding { level, check: name, code, what, events, remedy } in findings {
+        let what = code.map_or_else(|| what.clone(), |code| format!("{code}: {what}"));
+        let mut row = style.table();
+        row.add_row([bold(level.label()).fg(colour(*level)), Cell::new(name), Cell::new(what)]);
+        for (column, width) in [label, check].into_iter().enumerate() {
+            // with a blank on either side
+            let width = u16::try_from(width + 2).unwrap_or(u16::MAX);
+            if let Some(column) = row.column_mut(column) {
+                column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+            }
         }
-        let code = code.map(|code| format!(", {code}")).unwrap_or_default();
-        text.push_str(&format!("{}: {check}{code}\n", level.label()));
+        text.push_str(&trimmed(&row));
         if let Some(events) = events {
             text.push_str(&events.in_line());
         }
         text.push_str(&remedy.in_lines());
-        text.push('\n');
     }
     text
 }
@@ -93,9 +92,7 @@ mod tests {
             finding(Level::Error, "slot", "the slot s does not exist", Some("Run `outbox-router init`")),
         ];
         let style = TableStyle { colours: false, width: None };
-        insta::assert_snapshot!(
-            [table(&findings, &style), remedies(&findings), summary(&findings)].join("\n")
-        );
+        insta::assert_snapshot!(list(&findings, &style) + "\n" + &summary(&findings));
         insta::assert_snapshot!("as_json", serde_json::to_string_pretty(&findings).unwrap());
     }
 

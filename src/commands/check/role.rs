@@ -9,7 +9,7 @@ use super::server::is_read;
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::heartbeat::privilege;
 
@@ -42,7 +42,7 @@ pub(super) async fn check(
             "role",
             ErrorCode::PostgresAccess,
             format!("the role {name} does not have the REPLICATION privilege"),
-            format!("As an administrator run {grant}, or `outbox-router init --url ... --role {name}`"),
+            Remedy::steps([Step::new("As an administrator, grant it").sql(grant)]),
         );
         return Ok(());
     }

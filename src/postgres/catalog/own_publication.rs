@@ -22,7 +22,7 @@ pub fn own_publication(router: &str, source: OutboxSource<'_>) -> Vec<Step> {
         Step::new(
             "Wait until this shows t: the old slot has then delivered everything that the new one lacks",
         )
-        .typing(format!(
+        .sql(format!(
             "SELECT o.confirmed_flush_lsn >= n.confirmed_flush_lsn FROM pg_replication_slots o, pg_replication_slots n \
              WHERE o.slot_name = {} AND n.slot_name = {}",
             literal(&source.postgres.slot),
@@ -49,9 +49,9 @@ pub fn rewrite_rows(
              may arrive after events that were written since init, and every reader of the table's changes sees them again. Rows deleted \
              since are only in the log: to see them, run the other statements before it, in one session",
         )
-        .typing(deleted.store)
-        .typing(deleted.show)
-        .typing(again.join("; ")),
+        .sql(deleted.store)
+        .sql(deleted.show)
+        .sql(again.join("; ")),
         start_and_drop(source),
     ]
 }
@@ -85,6 +85,11 @@ pub fn check_column_lists(
     Ok(())
 }
 
+/// The name of a slot of the router's own, beside one that others read.
+pub(super) fn own_slot(source: OutboxSource<'_>) -> String {
+    own_names(source).1
+}
+
 /// The names of the new publication and slot. Names have at most 63 bytes.
 fn own_names(source: OutboxSource<'_>) -> (String, String) {
     let own = |name: &str| name.chars().take(57).collect::<String>() + "_own";
@@ -111,7 +116,7 @@ fn start_and_drop(source: OutboxSource<'_>) -> Step {
          retains log{each}"
     ))
     .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-    .typing(slot_functions::drop(&source.postgres.slot))
+    .sql(slot_functions::drop(&source.postgres.slot))
 }
 
 /// The slot's `catalog_xmin` is the oldest transaction that was open at its position, so rows that only it has were written by

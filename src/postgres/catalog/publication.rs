@@ -128,7 +128,10 @@ fn fault(
             return Err(Fault::logged(
                 ErrorCode::TableMissing,
                 format!("the outbox table {table_name} does not exist in this database"),
-                table_missing(),
+                match publication {
+                    Some(_) if source.shard.is_none() => created_and_published(&sql, table_name),
+                    _ => table_missing(),
+                },
             ));
         }
     }
@@ -173,7 +176,7 @@ fn table_fault(
                 "the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"
             ),
             remedy: Remedy::steps([Step::new("Make it an ordinary table; this rewrites and locks it")
-                .typing(format!("ALTER TABLE {table_sql} SET LOGGED"))]),
+                .sql(format!("ALTER TABLE {table_sql} SET LOGGED"))]),
             logged: false,
         });
     }
@@ -195,7 +198,7 @@ fn table_fault(
                 Remedy::steps([Step::new(
                     "While no router runs, drop the publication and let `init` create it with its row filters",
                 )
-                .typing(format!("DROP PUBLICATION {sql}"))
+                .sql(format!("DROP PUBLICATION {sql}"))
                 .typing("outbox-router init")])
             } else {
                 publish(format!("ALTER PUBLICATION {sql} ADD TABLE {table_sql}"))
@@ -255,8 +258,18 @@ pub fn table_missing() -> Remedy {
     .typing("outbox-router init")])
 }
 
+/// The same if there is a publication, to which `init` adds nothing.
+fn created_and_published(publication: &str, table: &TableName) -> Remedy {
+    Remedy::steps([Step::new(
+        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong. Otherwise create the table; `init` stops at the \
+         publication, which lacks the new table, and the second command adds it",
+    )
+    .typing("outbox-router init")
+    .sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()))])
+}
+
 fn publish(alteration: String) -> Remedy {
-    Remedy::steps([Step::new("Publish the rows that are written from now on").typing(alteration)])
+    Remedy::steps([Step::new("Publish the rows that are written from now on").sql(alteration)])
 }
 
 /// What to do after an alteration while the router ran, whose slot is `confirmed`. Its position may be later, so a start gives the
@@ -287,19 +300,19 @@ pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>,
             why_altered(tables)
         ))
         .typing("outbox-router init")
-        .typing(store),
+        .sql(store),
         Step::new(format!(
             "Look at the stored rows. What was sent in the last moments before the router stopped comes twice, and so does the sent part of \
              a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}Nothing is lost so far",
             recovery_sql::of_which_shards(source)
         ))
-        .typing(show),
+        .sql(show),
         Step::new(
             "Type the `slot advance` command of step 1: the router goes on after the stored rows. Start it, and insert them again; their \
              events come after newer ones of their aggregates",
         )
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-        .typing(send),
+        .sql(send),
     ])
 }
 

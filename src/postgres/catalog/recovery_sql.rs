@@ -132,23 +132,6 @@ fn insert_again(table: &TableName, id: &str) -> String {
     )
 }
 
-/// A statement for each outbox table that inserts the rows again that are still there, from the transaction `since` on. The
-/// router sends them again. `None`: without a table there is nothing to send, and with shards it would send the rows of all.
-pub fn send_again(source: OutboxSource<'_>, since: u32) -> Option<String> {
-    let outbox = source.outbox;
-    let order = outbox.columns.created_at.as_deref().map(identifier);
-    let order = order.map(|column| format!(" ORDER BY {column}")).unwrap_or_default();
-    let statement = |table: &TableName| {
-        let table = table.in_sql();
-        format!(
-            "WITH again AS (DELETE FROM {table} WHERE age(xmin) <= age('{since}'::xid) RETURNING *) \
-             INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM again{order}"
-        )
-    };
-    let statements: Vec<String> = outbox.tables.iter().map(statement).collect();
-    (!statements.is_empty() && source.shard.is_none()).then(|| statements.join("; "))
-}
-
 /// Statements for every row committed after the position of a slot that is gone, from the tables. They belong after the creation
 /// of the new slot, which has what is committed later. The `catalog_xmin` of an invalidated slot survives. It is the oldest
 /// transaction that was open when the slot last moved, so everything committed after its position has that transaction id or a

@@ -2,9 +2,9 @@
 
 use pg_logical::Lsn;
 use pg_logical::QueryError;
-use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
+use super::own_publication::own_slot;
 use super::recovery_sql::{self, Recovery};
 use super::{Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
@@ -160,11 +160,19 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
     if plugin != "pgoutput" {
+        let steps = without_slot(source, Former::Foreign).unwrap_or_else(|| {
+            vec![
+                Step::new(format!(
+                    "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
+                    own_slot(source)
+                ))
+                .typing("outbox-router init"),
+            ]
+        });
         return Err(Error::not_safe(
             ErrorCode::SlotOfAnotherPlugin,
             format!("the replication slot {name} belongs to another use (plugin: {plugin})"),
-            Remedy::steps([Step::new("Choose another name for `[postgres] slot`, and create that slot")
-                .typing("outbox-router init")]),
+            Remedy::steps(steps),
         ));
     }
     slot.check_database(name)?;
@@ -172,6 +180,7 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
         return Err(lost(slot, source));
     }
     if slot.two_phase {
+        let committed = name.chars().take(53).collect::<String>() + "_committed";
         return Err(Error::not_safe(
             ErrorCode::SlotTwoPhase,
             format!(
@@ -179,10 +188,16 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
                  committed, but the router sends only committed events"
             ),
             Remedy::steps([
-                Step::new("Make a copy without it, and name the copy in `[postgres] slot`")
-                    .typing(format!("SELECT pg_copy_logical_replication_slot({}, {})", literal(name), literal(&format!("{name}_committed")))),
-                Step::new("Start the router, with the `--accept-gap` command that it prints: no event is left out. Drop the old slot once the router runs")
-                    .typing(slot_functions::drop(name)),
+                Step::new(format!(
+                    "Make a copy without it, and in the configuration set, under `[postgres]`, slot = \"{committed}\""
+                ))
+                .sql(slot_functions::copy(name, &committed, false)),
+                Step::new(
+                    "Start the router. If it stops, it prints a command with --accept-gap: type that one; no event is left out. Then drop \
+                     the old slot, which retains log",
+                )
+                .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+                .sql(slot_functions::drop(name)),
             ]),
         ));
     }
@@ -191,7 +206,7 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
 
 /// What to do if there is no slot.
 fn missing(source: OutboxSource<'_>) -> Remedy {
-    let steps = without_slot(source, None, None).unwrap_or_else(|| {
+    let steps = without_slot(source, Former::Gone).unwrap_or_else(|| {
         vec![
             Step::new(
                 "Messages leave no row, so the applications have to write them again. Create a new slot",
@@ -263,13 +278,13 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = slot_functions::drop(name);
-    let steps = without_slot(source, slot.catalog_xmin, Some(&drop)).unwrap_or_else(|| {
+    let steps = without_slot(source, Former::Invalidated { catalog_xmin: slot.catalog_xmin }).unwrap_or_else(|| {
         vec![
             Step::new(
                 "The events are in no table: the applications have to write them again. Replace the slot, and start the router, which says \
                  how it goes on",
             )
-            .typing(drop)
+            .sql(drop)
             .typing("outbox-router init")
             .typing(format!("outbox-router run{}", shards::argument(source.shard))),
         ]
@@ -278,14 +293,25 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
     Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("Afterwards", [prevent]))
 }
 
-/// How a new slot replaces one that is gone, and how the rows that neither of them has are found and sent. The new slot is created
-/// before the rows are read, so that none is committed in between. `drop` is a statement for the old slot. `None`: there is no
-/// table.
-fn without_slot(
-    source: OutboxSource<'_>,
-    catalog_xmin: Option<u32>,
-    drop: Option<&str>,
-) -> Option<Vec<Step>> {
+/// The slot that a new one replaces.
+#[derive(Clone, Copy)]
+enum Former {
+    Gone,
+    /// The `catalog_xmin` of an invalidated slot survives.
+    Invalidated {
+        catalog_xmin: Option<u32>,
+    },
+    /// It belongs to another program, and stays.
+    Foreign,
+}
+
+/// How a new slot replaces a former one, and how the rows that neither of them has are found and sent. The new slot is created
+/// before the rows are read, so that none is committed in between. `None`: there is no table.
+fn without_slot(source: OutboxSource<'_>, former: Former) -> Option<Vec<Step>> {
+    let catalog_xmin = match former {
+        Former::Invalidated { catalog_xmin } => catalog_xmin,
+        Former::Gone | Former::Foreign => None,
+    };
     let Recovery { store, show, send } = recovery_sql::from_table(source, catalog_xmin)?;
     let stored = match catalog_xmin {
         Some(_) => {
@@ -294,26 +320,32 @@ fn without_slot(
         }
         None => "all rows of the table: without a slot, Postgres does not know which of them were sent",
     };
+    let name = match former {
+        Former::Foreign => {
+            format!("In the configuration set, under `[postgres]`, slot = \"{}\". ", own_slot(source))
+        }
+        Former::Gone | Former::Invalidated { .. } => String::new(),
+    };
     let mut create = Step::new(format!(
-        "Create a new slot, which has what is committed from then on, and at once, as an administrator, store what it lacks. That is {stored}. \
-         It does not include rows deleted since, nor messages without a table"
+        "{name}Create a new slot, which has what is committed from then on, and at once, as an administrator, store what it lacks. That is \
+         {stored}. It does not include rows deleted since, nor messages without a table"
     ));
-    if let Some(drop) = drop {
-        create = create.typing(drop);
+    if let Former::Invalidated { .. } = former {
+        create = create.sql(slot_functions::drop(&source.postgres.slot));
     }
     let which = recovery_sql::of_which_shards(source).trim_end();
     Some(vec![
-        create.typing("outbox-router init").typing(store),
+        create.typing("outbox-router init").sql(store),
         Step::new(format!(
             "Look at the stored rows, and delete from there what must not be sent again: everything that is in Kafka. {which}"
         ).trim_end().trim_end_matches('.'))
-        .typing(show),
+        .sql(show),
         Step::new(
             "Start the router. If it stops, it prints a command with --accept-gap: type that one. Then insert the stored rows again; their \
              events come after newer ones of their aggregates",
         )
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-        .typing(send),
+        .sql(send),
     ])
 }
 

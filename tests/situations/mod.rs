@@ -1,0 +1,277 @@
+//! Every refusal, how to get there, and what is left after its steps were typed as printed. docs/errors.md is made of this table and of
+//! the messages that its tests have seen.
+
+mod page;
+mod slot;
+mod stream;
+mod typist;
+
+use std::collections::BTreeSet;
+
+use outbox_router::error::ErrorCode;
+
+use crate::support::kafka::{Kafka, Record};
+use crate::support::outbox::Outbox;
+use crate::support::router::{Ended, Router};
+use crate::support::sentences::masked;
+use crate::support::settings::Settings;
+use typist::Typist;
+
+/// How the remedy of a code is tested.
+enum Proof {
+    /// These tests get into the situation and type what is printed.
+    Typed(&'static [&'static str]),
+    /// There is nothing to type, because only the operator knows the value: why.
+    Decides(&'static str),
+}
+
+use ErrorCode as Code;
+use Proof::{Decides, Typed};
+
+const PASSWORDS: &str = "the operator knows the right credentials, certificate or server";
+const VALUE: &str = "the message names the setting and what it may be";
+const SERVER: &str = "a server has to be configured, started or replaced";
+const ARGUMENTS: &str = "the message names the right arguments";
+
+/// The table of situations.
+const PROOFS: &[(Code, Proof)] = &[
+    (Code::PostgresUnusable, Decides(PASSWORDS)),
+    (Code::PostgresLogin, Decides(PASSWORDS)),
+    (Code::PostgresTls, Decides(PASSWORDS)),
+    (Code::PostgresAccess, Typed(&["situation_role_without_replication"])),
+    (Code::PostgresRefused, Decides(SERVER)),
+    (Code::ConnectionString, Decides(VALUE)),
+    (Code::PostgresUnreachable, Decides(SERVER)),
+    (Code::WalLevel, Decides(SERVER)),
+    (Code::ServerUnsuitable, Decides(SERVER)),
+    (Code::NoFreeSlot, Decides(SERVER)),
+    (Code::RouterSchema, Decides("the version of the router has to be changed")),
+    (Code::InitIncomplete, Decides("the other session has to end; then init is typed again")),
+    (Code::StandbyAway, Decides(SERVER)),
+    (Code::CommandLine, Decides(ARGUMENTS)),
+    (Code::Configuration, Decides(VALUE)),
+    (Code::KafkaProperties, Decides(VALUE)),
+    (Code::Contracts, Decides("the message names the place in the schema")),
+    (Code::ProcessLimits, Decides(SERVER)),
+    (Code::AdminEndpoint, Decides(VALUE)),
+    (Code::Environment, Decides(VALUE)),
+    (Code::InputOutput, Decides(ARGUMENTS)),
+    (Code::DebeziumConfiguration, Decides(VALUE)),
+    (Code::ContractChange, Decides("the message names the change of the schema")),
+    (
+        Code::SlotMissing,
+        Typed(&[
+            "situation_slot_never_created",
+            "situation_slot_dropped_with_a_bookmark",
+            "situation_slot_dropped_without_a_bookmark",
+            "slot_dropped_is_replaced_as_printed_without_a_hole",
+        ]),
+    ),
+    (Code::SlotOfAnotherPlugin, Typed(&["situation_slot_of_another_plugin"])),
+    (Code::SlotOfAnotherDatabase, Decides(VALUE)),
+    (Code::SlotLost, Typed(&["slot_lost_while_the_router_is_stopped_is_explained_by_run_check_and_status"])),
+    (Code::SlotTwoPhase, Typed(&["situation_slot_of_prepared_transactions"])),
+    (Code::SlotNotStarted, Decides("check names the state of the slot, with steps of its own")),
+    (Code::SlotHeadroom, Decides(SERVER)),
+    (Code::AnotherCluster, Typed(&["resume_conflict_if_another_cluster_answers"])),
+    (Code::AnotherSlot, Typed(&["situation_slot_renamed_in_the_configuration"])),
+    (
+        Code::TimelineLeftBefore,
+        Typed(&["failover_to_a_standby_that_is_behind_is_refused_with_both_positions"]),
+    ),
+    (Code::TimelineUnrelated, Decides("the operator knows the present primary")),
+    (Code::LogEndsBefore, Typed(&["resume_conflict_if_the_server_was_restored_from_a_backup"])),
+    (Code::LogMismatch, Typed(&["resume_conflict_if_a_restored_log_has_grown_past_the_position"])),
+    (
+        Code::SlotAhead,
+        Typed(&[
+            "situation_slot_moved_by_somebody_else",
+            "old_kafka_data_is_named_and_the_bookmark_sends_the_missing_events_again",
+            "old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again",
+        ]),
+    ),
+    (Code::ReadByAnotherRouter, Typed(&["exactly_once_a_changed_name_is_refused_until_it_is_accepted"])),
+    (
+        Code::AlteredWhileAway,
+        Typed(&[
+            "situation_publication_created_again_while_the_router_was_away",
+            "recovery_steps_send_events_after_publication_is_created_again_unseen",
+        ]),
+    ),
+    (
+        Code::CheckpointLost,
+        Typed(&["a_lost_checkpoint_is_replaced_by_a_reset_to_the_bookmark_that_the_refusal_names"]),
+    ),
+    (
+        Code::CheckpointUnreadable,
+        Typed(&["checkpoints_that_cannot_be_read_stop_the_router_until_they_are_deleted"]),
+    ),
+    (Code::StreamUnreadable, Typed(&["recovery_steps_send_events_that_the_server_cannot_decode"])),
+    (Code::PositionUnusable, Decides(ARGUMENTS)),
+    (Code::DeadLettersLost, Typed(&["dead_letters_lost_in_a_failover_stop_the_router_that_wrote_them"])),
+    (Code::PublicationMissing, Typed(&["situation_publication_dropped"])),
+    (Code::PublicationWithoutTable, Typed(&["situation_publication_of_another_table"])),
+    (Code::PublicationWithoutInserts, Typed(&["situation_publication_without_inserts"])),
+    (
+        Code::ColumnList,
+        Typed(&["rows_without_a_required_column_of_the_publications_column_list_are_sent_after_all"]),
+    ),
+    (Code::PublishedByPartition, Typed(&["situation_publication_of_partitions"])),
+    (Code::AlteredWhileRunning, Typed(&["situation_publication_created_again_while_the_router_runs"])),
+    (Code::TableMissing, Typed(&["situation_table_dropped"])),
+    (Code::TableNotLogged, Typed(&["situation_table_unlogged"])),
+    (Code::ColumnUnusable, Decides(VALUE)),
+    (Code::KafkaLogin, Decides(PASSWORDS)),
+    (Code::KafkaRefused, Decides(SERVER)),
+    (Code::KafkaTransactions, Decides(SERVER)),
+    (Code::TopicUnavailable, Decides(SERVER)),
+    (Code::PositionsTopic, Decides("the command is one of Kafka's tools, with the topic filled in")),
+    (Code::TopicAtRisk, Decides(SERVER)),
+    (Code::KafkaUnreachable, Decides(SERVER)),
+    (
+        Code::EventUnroutable,
+        Typed(&[
+            "situation_event_without_a_topic",
+            "bad_input_skipped_as_advised_skips_only_its_transaction",
+        ]),
+    ),
+    (Code::EventContract, Typed(&["situation_event_that_violates_its_contract"])),
+    (Code::EventTooLarge, Typed(&["situation_event_that_is_too_large"])),
+    (Code::EventTopic, Decides("skipped by the same command as any other event")),
+    (Code::EventRefused, Decides("skipped by the same command as any other event")),
+    (Code::RowUpdated, Typed(&["situation_row_updated"])),
+    (Code::MessageUndecodable, Typed(&["situation_message_that_is_not_an_event"])),
+    (Code::RowUndecodable, Typed(&["rows_that_an_earlier_column_list_left_incomplete_are_sent_after_all"])),
+    (Code::TableRenamed, Decides(VALUE)),
+    (Code::EventsParked, Decides("whether to retry or discard them has to be decided")),
+    (Code::DeadLetterUnreadable, Decides("the row has to be looked at")),
+    (Code::DeadLetterTable, Decides("init has to be run as an administrator, with the router's role")),
+    (Code::ShardsUnsupported, Decides(VALUE)),
+    (Code::ShardFilter, Decides("no router may run meanwhile, which the operator has to see to")),
+    (Code::ShardChangeInterrupted, Typed(&["shards_change_under_sigkill"])),
+    (Code::ShardsHandedOver, Decides(VALUE)),
+    (Code::OtherShardSlots, Decides("whether the slots are needed has to be decided")),
+    (Code::ShardChangeRefused, Decides(ARGUMENTS)),
+    (Code::Bug, Decides("it has to be reported")),
+];
+
+#[test]
+fn situations_have_every_code_in_order() {
+    let codes: Vec<Code> = PROOFS.iter().map(|(code, _)| *code).collect();
+    assert_eq!(codes, Code::ALL);
+}
+
+/// Which events are in Kafka after the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrive {
+    /// All, each once.
+    Once,
+    /// All, some of them twice.
+    AtLeastOnce,
+    /// All but these.
+    Without(&'static [u64]),
+}
+
+/// A router between an outbox and Kafka, whose events have numbers.
+struct Scene {
+    outbox: Outbox,
+    kafka: Kafka,
+    settings: Settings,
+    written: u32,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        Self::of(Outbox::new().await)
+    }
+
+    fn of(outbox: Outbox) -> Self {
+        let kafka = Kafka::shared();
+        let settings = Settings::new(&outbox, &kafka);
+        Scene { outbox, kafka, settings, written: 0 }
+    }
+
+    /// Writes events while no router runs.
+    async fn writes(&mut self, count: u32) {
+        self.outbox.insert_numbers("order", "a", self.written..self.written + count).await;
+        self.written += count;
+    }
+
+    /// A router sends events, and is left running.
+    async fn delivers(&mut self, count: u32) -> Router {
+        let router = Router::active(&self.settings).await;
+        self.writes(count).await;
+        self.outbox.all_confirmed().await;
+        router
+    }
+
+    /// A router sends events and stops.
+    async fn delivered(&mut self, count: u32) {
+        self.delivers(count).await.stop().await;
+    }
+
+    async fn sql(&self, sql: &str) {
+        self.outbox.execute(&sql.replace("SLOT", &self.outbox.name)).await;
+    }
+
+    /// Starts a router that is refused with `code`, types the way out called `way`, and counts.
+    async fn refused(&mut self, code: Code, exit: i32, way: &str, arrive: Arrive) -> Vec<String> {
+        let ended = Router::start(&self.settings).exits(exit).await;
+        self.ended(&ended, code, way, arrive).await
+    }
+
+    /// The same with a router that has ended. Returns the codes of refusals on the way.
+    async fn ended(&mut self, ended: &Ended, code: Code, way: &str, arrive: Arrive) -> Vec<String> {
+        self.keeps(ended, code);
+        let outbox = &self.outbox;
+        let mut typist = Typist::new(outbox, &self.settings);
+        typist.types(ended, way).await;
+        let refusals = std::mem::take(&mut typist.refusals);
+        let (router, settings) = typist.done();
+        self.settings = settings;
+        self.writes(1).await;
+        self.count(arrive).await;
+        router.stop().await;
+        // nothing stands in the way of the next start, either
+        Router::active(&self.settings).await.stop().await;
+        refusals
+    }
+
+    /// Types the only way out of a refusal, and does not start the router.
+    async fn mends(&mut self, ended: &Ended, code: Code) {
+        self.keeps(ended, code);
+        Typist::new(&self.outbox, &self.settings).types_steps(ended, "").await;
+    }
+
+    fn keeps(&self, ended: &Ended, code: Code) {
+        assert_eq!(ended.code(), code.to_string(), "{}", ended.log);
+        let known = [(self.outbox.address(), "HOST"), (self.outbox.name.as_str(), "NAME")];
+        page::keep(code, &masked(ended.message(), &known));
+    }
+
+    /// Waits until everything has arrived that is to arrive.
+    async fn count(&self, arrive: Arrive) {
+        let missing: &[u64] = if let Arrive::Without(missing) = arrive { missing } else { &[] };
+        let expected: Vec<u64> = (0..u64::from(self.written)).filter(|n| !missing.contains(n)).collect();
+        let numbers = async || {
+            let mut numbers: Vec<u64> = self
+                .kafka
+                .records(&self.outbox.name)
+                .await
+                .iter()
+                .filter(|record| record.value.is_some())
+                .map(Record::number)
+                .collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        crate::support::eventually::eventually(&format!("{expected:?} arrive"), async || {
+            let distinct: BTreeSet<u64> = numbers().await.into_iter().collect();
+            distinct.into_iter().eq(expected.iter().copied()).then_some(())
+        })
+        .await;
+        if arrive != Arrive::AtLeastOnce {
+            assert_eq!(numbers().await, expected);
+        }
+    }
+}

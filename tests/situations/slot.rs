@@ -1,0 +1,90 @@
+//! Refusals because of the slot, or of the checkpoint for it.
+
+use super::{Arrive, Code, Scene};
+use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
+use crate::support::place::succeeded;
+use crate::support::shared;
+
+const DROP: &str = "SELECT pg_drop_replication_slot('SLOT')";
+
+#[tokio::test]
+async fn situation_slot_never_created() {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
+    let mut scene = Scene::of(outbox);
+    scene.refused(Code::SlotMissing, 3, "If there was no slot before", Arrive::Once).await;
+}
+
+#[tokio::test]
+async fn situation_slot_dropped_with_a_bookmark() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    succeeded(scene.settings.run_async(&["slot", "bookmark", "before"]).await, &[]);
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.writes(3).await;
+    let way = "If it was dropped, or did not survive a failover, and there is a bookmark from before";
+    scene.refused(Code::SlotMissing, 3, way, Arrive::AtLeastOnce).await;
+}
+
+#[tokio::test]
+async fn situation_slot_dropped_without_a_bookmark() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.writes(3).await;
+    let on_the_way =
+        scene.refused(Code::SlotMissing, 3, "If there is no bookmark", Arrive::AtLeastOnce).await;
+    assert_eq!(on_the_way, [Code::SlotAhead.to_string()]);
+}
+
+#[tokio::test]
+async fn situation_slot_of_another_plugin() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.sql("SELECT pg_create_logical_replication_slot('SLOT', 'test_decoding')").await;
+    scene.writes(3).await;
+    scene.refused(Code::SlotOfAnotherPlugin, 3, "", Arrive::AtLeastOnce).await;
+    // the other program's slot is still there
+    scene.sql("SELECT 1 / count(*) FROM pg_replication_slots WHERE slot_name = 'SLOT'").await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_own')").await;
+}
+
+#[tokio::test]
+async fn situation_slot_of_prepared_transactions() {
+    let mut scene = Scene::new().await;
+    scene.sql(DROP).await;
+    scene.sql("SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput', false, true)").await;
+    scene.writes(3).await;
+    scene.refused(Code::SlotTwoPhase, 3, "", Arrive::Once).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_committed')").await;
+}
+
+#[tokio::test]
+async fn situation_slot_renamed_in_the_configuration() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.writes(2).await;
+    scene.sql("SELECT pg_copy_logical_replication_slot('SLOT', 'SLOT_other')").await;
+    let other = format!("{}_other", scene.outbox.name);
+    scene.settings = scene
+        .settings
+        .clone()
+        .set("postgres.slot", other.as_str())
+        .set("name", format!("{0}.{0}", scene.outbox.name));
+    let way = "To accept this, and go on without the events that may be missing";
+    scene.refused(Code::AnotherSlot, 3, way, Arrive::AtLeastOnce).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_other')").await;
+}
+
+/// What the command takes away was announced: events 2 to 4.
+#[tokio::test]
+async fn situation_slot_moved_by_somebody_else() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.writes(3).await;
+    scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
+    let way = "To accept this, and go on without the events that may be missing";
+    scene.refused(Code::SlotAhead, 3, way, Arrive::Without(&[2, 3, 4])).await;
+}
