@@ -228,7 +228,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::TlsVersion => "Allow TLS 1.2 or later on the server (ssl_max_protocol_version, ssl_ciphers)".into(),
         Remedy::TrustSelfSigned => {
-            "Set sslrootcert to a file with that very certificate, if it is known to be the server's".into()
+            "Set sslrootcert to a file with this certificate, if it is known to be the server's".into()
         }
         Remedy::TrustAuthority => "Set sslrootcert to the file with that authority's certificate".into(),
         Remedy::RenewCertificate => "Renew the certificate on the server, or set this machine's clock right".into(),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_is_advised_of_in_the_routers_words() {
+    fn a_connection_string_has_a_remedy_in_the_routers_words() {
         let env = Environment::empty().with_user("me");
         let advised = |text: &str| connection_string(text, &env).unwrap_err().to_string();
         insta::assert_snapshot!(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_whose_holder_is_known_is_advised_of() {
+    fn a_lock_whose_holder_is_known_has_a_remedy() {
         let mut locked = server_error("55P03");
         assert!(!Error::from(refused(locked.clone())).to_string().contains(LOCK_REMEDY));
         locked.detail = Some("waiting for a lock, blocked by server process 7".to_owned());
@@ -357,7 +357,7 @@ mod tests {
         let error = refused(server_error("42P01"));
         assert_eq!(
             error.clone().or_remedy("act").to_string(),
-            "OBR-1005: Postgres at db:5432: no (SQLSTATE 42P01). Events: late, none is lost: they stay in the log until the router \
+            "OBR-1005: Postgres at db:5432: no (SQLSTATE 42P01). Events: delayed, not lost: they wait in the log until the router \
              runs. act"
         );
         let general = Error::from(error).to_string();

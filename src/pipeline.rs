@@ -310,7 +310,7 @@ fn update_error(table: &str, final_lsn: Lsn, shard: Option<Shard>) -> Error {
         ErrorCode::RowUpdated,
         format!("a row of the outbox table {table} was updated, and `[outbox] on_update` is \"stop\""),
         Remedy::steps([Step::new(
-            "Correct the program that updates rows, set `[outbox] on_update` to \"warn\", and start the router again: nothing was skipped",
+            "Correct the program that updates rows, set `[outbox] on_update` to \"warn\", and start the router again. Nothing was skipped",
         )])
         .or("To leave the setting, if no event follows in the transaction of the update", how_to_skip(final_lsn, None, shard)),
     )
@@ -330,10 +330,10 @@ fn decode_error(
         error.to_string(),
         Remedy::steps([
             Step::new(
-                "Correct `[outbox] columns` or `[route]` if they are wrong, and start the router again: nothing was skipped. The message \
+                "Correct `[outbox] columns` or `[route]` if they are wrong, and start the router again. Nothing was skipped. The message \
                  cannot be corrected, because it is in the log already",
             ),
-            Step::new("Let applications write messages with outbox_router.emit_message, which refuses such a one"),
+            Step::new("Let applications write messages with outbox_router.emit_message, which rejects invalid ones"),
         ])
         .or(WITHOUT_EVENT, how_to_skip(place.final_lsn, Some(place.changes.saturating_sub(1)), shard)),
     )
@@ -351,8 +351,8 @@ fn layout_error(error: &OutboxError, present: Option<&PresentColumns>) -> Error 
         );
     }
     let remedy = Remedy::steps([Step::new(
-        "A row is decoded with the table's definition from when it was written, so another ALTER TABLE helps only later rows: for this one \
-         correct `[outbox] columns` or `[route]`, and start the router again. Nothing was skipped",
+        "The row is decoded with the columns that the table had when it was written, so ALTER TABLE does not help. Correct `[outbox] columns` \
+         or `[route]`, and start the router again. Nothing was skipped",
     )]);
     let remedy = match (error, present) {
         (OutboxError::MissingColumn { table, column, .. }, Some(present))
@@ -388,6 +388,8 @@ fn how_to_skip(final_lsn: Lsn, sent: Option<u64>, shard: Option<Shard>) -> [Step
     };
     [
         Step::new(format!("Count what would be skipped: {what}")).typing(format!("{command} --dry-run")),
-        Step::new("Skip it, and start the router again").typing(command),
+        Step::new("Skip it, and start the router again")
+            .typing(command)
+            .typing(format!("outbox-router run{}", shards::argument(shard))),
     ]
 }

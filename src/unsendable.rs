@@ -25,7 +25,7 @@ impl Unsendable {
 
     /// What to do about it, or else to go on without it with the steps of `skip`.
     pub fn remedy_or(&self, skip: impl IntoIterator<Item = Step>) -> Remedy {
-        let mend = Step::new(format!("{}. Then start the router again: nothing was skipped", self.remedy));
+        let mend = Step::new(format!("{}. Then start the router again. Nothing was skipped", self.remedy));
         Remedy::steps([mend]).or(WITHOUT_EVENT, skip)
     }
 

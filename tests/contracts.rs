@@ -71,7 +71,7 @@ async fn contract_violations_stop_the_router_that_rejects() {
             "the event with id {bad} cannot be sent: the payload violates the contract order/placed.json"
         ),
         "\"required\": \"total\" is missing",
-        "nothing was skipped",
+        "Nothing was skipped",
         "on_violation",
         "outbox-router slot advance --to ",
     ]);

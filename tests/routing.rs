@@ -263,7 +263,7 @@ async fn routing_stops_before_a_topic_that_is_not_allowed() {
     let router = Router::active(&settings).await;
     outbox.insert("order", "a", "{}").await;
     outbox.insert("payment", "a", "{}").await;
-    router.exits(3).await.says(&[&outbox.topic("payment"), "`[topics] allow`", "nothing was skipped"]);
+    router.exits(3).await.says(&[&outbox.topic("payment"), "`[topics] allow`", "Nothing was skipped"]);
     assert_eq!(kafka.records(&outbox.name).await.len(), 1);
     assert_eq!(kafka.partitions(&outbox.topic("payment")).await, 0);
 }

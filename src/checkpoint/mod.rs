@@ -21,7 +21,7 @@ mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay, Stopped};
-pub use resume::{ResumeConflict, RowsInTable, StartFacts};
+pub use resume::{ResumeConflict, StartFacts};
 pub use resume_check::{LogMismatch, ResumeCheck, Verdict};
 pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;

@@ -111,7 +111,7 @@ struct Json {
     #[serde(default, skip_serializing_if = "is_false")]
     exactly_once: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    stopped: Option<Stopped>,
+    stopped: Option<serde_json::Value>,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -181,7 +181,7 @@ impl Checkpoint {
             parked_lsn: self.parked.map(|parked| parked.to_string()),
             retried: self.retried.iter().map(retried).collect(),
             exactly_once: self.exactly_once,
-            stopped: self.stopped.clone(),
+            stopped: self.stopped.as_ref().and_then(|stopped| serde_json::to_value(stopped).ok()),
         };
         // numbers and strings always serialize
         serde_json::to_vec(&json).unwrap_or_default()
@@ -231,7 +231,8 @@ impl Checkpoint {
             parked: json.parked_lsn.map(|parked| lsn(&parked)).transpose()?,
             retried: retried.collect::<Result<_, _>>()?,
             exactly_once: json.exactly_once,
-            stopped: json.stopped,
+            // only a message: what another version has written may be left out
+            stopped: json.stopped.and_then(|stopped| serde_json::from_value(stopped).ok()),
         })
     }
 

@@ -37,21 +37,8 @@ pub struct StartFacts<'a> {
     pub exactly_once: bool,
     /// The command that goes back to the last bookmark before the position of the router, if there is one.
     pub bookmark: Option<&'a str>,
-    /// Rows of the outbox tables, from the last transaction that the router has delivered on.
-    pub rows: Option<&'a RowsInTable>,
-}
-
-/// Statements about rows that may be missing in Kafka and are still in the outbox tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowsInTable {
-    /// Stores them in a new table.
-    pub store: String,
-    /// Shows the stored rows.
-    pub show: String,
-    /// Inserts the stored rows into the outbox again, and empties the table.
-    pub send: String,
-    /// The argument of `run` for a shard.
-    pub shard: String,
+    /// The steps that send rows of the outbox tables again, from the last transaction that the router has delivered on.
+    pub rows: Option<&'a [Step]>,
 }
 
 /// Events may be missing or be sent twice, and an operator has to decide.
@@ -79,14 +66,15 @@ impl ResumeConflict {
         let ResumeConflict { code, what, remedy, resume_at, .. } = self;
         let (name, when) = match (code, code.effect()) {
             (ErrorCode::AlteredWhileAway, _) => (
-                "To go on without them, if there are such rows",
-                ". Until Postgres 17 this fails if the publication did not exist",
+                "If no rows are missing, or to go on without them",
+                ". On Postgres 17 and earlier this fails if the publication did not exist",
             ),
-            (_, Effect::Lost) => ("To accept this, and go on without the events that may be missing", ""),
-            _ => ("To accept this, and go on", ""),
+            (_, Effect::Lost) => ("To go on without the events that may be missing", ""),
+            _ => ("To go on", ""),
         };
-        let accept = Step::new(format!("Resume at {resume_at}, once{when}"))
-            .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
+        let accept =
+            Step::new(format!("Start once with this option: the router resumes at {resume_at}{when}"))
+                .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
         Error::not_safe(code, what, remedy.or(name, [accept]))
     }
 }
@@ -169,7 +157,7 @@ fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict
         }
     } else if record.router.is_none() {
         remedy = remedy.then(Step::new(
-            "If nobody has read the slot, or another program such as Debezium has, accept this with the command below",
+            "If nobody has read the slot, or another program such as Debezium has, run the --accept-gap command below",
         ));
     }
     Some(ResumeConflict::new(ErrorCode::CheckpointLost, what, remedy, confirmed))
@@ -209,9 +197,10 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
     match moved(checkpoint, found) {
         None => Some(altered),
         Some(moved) => Some(ResumeConflict::new(
-            moved.code,
+            // the worse one
+            if moved.code.effect() < altered.code.effect() { altered.code } else { moved.code },
             format!("{}; and {}", moved.what, altered.what),
-            moved.remedy.and(altered.remedy),
+            moved.remedy.and("For the rows that were not published", altered.remedy),
             moved.resume_at,
         )),
     }
@@ -391,17 +380,9 @@ fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
             find_out,
             Step::new("To send them again, go back to a bookmark instead of accepting this").typing(bookmark),
         ]),
-        (None, Some(RowsInTable { store, show, send, shard })) => Remedy::steps([find_out]).or(
-            "To send missing events again that are still in the table, in the absence of a bookmark",
-            [
-                Step::new("As an administrator, store the rows from the last delivered transaction on").sql(store),
-                Step::new("Look at them, and delete from there what must not be sent again: everything that is in Kafka").sql(show),
-                Step::new(format!(
-                    "Resume at {confirmed}, once, and insert the stored rows again; their events come after newer ones of their aggregates"
-                ))
-                .typing(format!("outbox-router run --accept-gap {confirmed}{shard}"))
-                .sql(send),
-            ],
+        (None, Some(rows)) => Remedy::steps([find_out]).or(
+            "There is no bookmark. To send missing events again that are still in the table",
+            rows.to_vec(),
         ),
         (None, None) => Remedy::steps([find_out]),
     };

@@ -65,7 +65,7 @@ pub(super) async fn run<K: Sink>(
     let ended = relay.run(stop).await;
     match ended.outcome {
         Outcome::Failed(Error::Transient(failure)) => Err(Error::refused(
-            ErrorCode::InputOutput,
+            failure.code(),
             failure.what,
             "Start the command again; it does not reconnect by itself",
         )),

@@ -33,8 +33,8 @@ impl Effect {
     /// As a clause.
     pub fn in_words(self) -> &'static str {
         match self {
-            Effect::None => "none is affected",
-            Effect::Late => "late, none is lost",
+            Effect::None => "not affected",
+            Effect::Late => "delayed, not lost",
             Effect::Doubled => "some may be sent twice",
             Effect::Lost => "some may be missing in Kafka",
         }
@@ -68,7 +68,7 @@ macro_rules! codes {
                 }
             }
 
-            /// What it means for events, unless the refusal knows more.
+            /// What it means for events, unless the refusal knows more ([`Error::meaning`](super::Error::meaning)).
             pub fn effect(self) -> Effect {
                 match self {
                     $(ErrorCode::$name => Effect::$effect,)+
@@ -85,76 +85,78 @@ macro_rules! codes {
     };
 }
 
-const WAIT: &str = "they stay in the log until the router runs";
-const BEHIND: &str = "this one and those behind it stay in the log";
-const UNPUBLISHED: &str =
-    "those committed while they are not published; the next start prints the steps that send them";
+const WAIT: &str = "they wait in the log until the router runs";
+const BEHIND: &str = "they wait in the log until the router gets past this";
+const UNPUBLISHED: &str = "those committed while the table is not published. With checkpoints, the next start stops with OBR-3109 on purpose, and \
+     prints the steps that send them";
+const UNRETAINED: &str = "nothing retains those committed before the router has a usable slot of its own; they are only in the table";
+const GONE: &str = "and Kafka has events that Postgres no longer has";
 
 codes! {
     // 1000: Postgres, its server and its roles
-    PostgresUnusable = 1001, "Postgres answers in a way that the router cannot use", Late, WAIT;
-    PostgresLogin = 1002, "Postgres refuses the login", Late, WAIT;
-    PostgresTls = 1003, "the TLS connection to Postgres cannot be made", Late, WAIT;
-    PostgresAccess = 1004, "the role or the database cannot be used", Late, WAIT;
-    PostgresRefused = 1005, "Postgres refuses a statement", Late, WAIT;
+    PostgresUnusable = 1001, "unexpected answer from Postgres", Late, WAIT;
+    PostgresLogin = 1002, "Postgres rejects the login", Late, WAIT;
+    PostgresTls = 1003, "no TLS connection to Postgres", Late, WAIT;
+    PostgresAccess = 1004, "the role may not connect or replicate, or the database does not exist", Late, WAIT;
+    PostgresRefused = 1005, "Postgres rejects a statement", Late, WAIT;
     ConnectionString = 1006, "the connection string cannot be used", None, "";
     PostgresUnreachable = 1007, "Postgres cannot be reached", Late, WAIT;
-    WalLevel = 1101, "wal_level is not logical", Late, WAIT;
+    WalLevel = 1101, "wal_level is not logical", Lost, UNRETAINED;
     ServerUnsuitable = 1102, "the server is too old, or a standby", None, "";
     NoFreeSlot = 1103, "there is no room for another replication slot or walsender", Late, WAIT;
-    RouterSchema = 1104, "the router's schema is of another version", None, "";
+    RouterSchema = 1104, "the router's schema was made by a different version", None, "";
     InitIncomplete = 1105, "init was interrupted, or refused by the server", None, "";
-    StandbyAway = 1106, "a standby that Postgres waits for is away", Late, WAIT;
+    StandbyAway = 1106, "a standby that Postgres waits for is not connected", Late, WAIT;
     // 2000: configuration, command line and process
-    CommandLine = 2001, "the command line asks for something that does not exist or fit", None, "";
+    CommandLine = 2001, "invalid arguments on the command line", None, "";
     Configuration = 2002, "the configuration is invalid", None, "";
     KafkaProperties = 2003, "a property under [kafka] cannot be used", None, "";
-    Contracts = 2004, "the contracts are faulty", None, "";
-    ProcessLimits = 2005, "the process may not have the threads or files that it needs", None, "";
+    Contracts = 2004, "the contracts contain errors", None, "";
+    ProcessLimits = 2005, "a limit on threads or open files is too low", None, "";
     AdminEndpoint = 2006, "the admin endpoint cannot listen", None, "";
     Environment = 2007, "an environment variable cannot be used", None, "";
-    InputOutput = 2008, "standard input or output cannot be used", None, "";
+    InputOutput = 2008, "a file, standard input or standard output cannot be read or written", None, "";
     DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
-    ContractChange = 2010, "a contract has changed so that events or consumers break", None, "";
+    ContractChange = 2010, "a change of a contract is incompatible", None, "";
     // 3000: slot and position
-    SlotMissing = 3001, "the replication slot does not exist", Lost, "those committed since the router's last position, if there was a slot before";
-    SlotOfAnotherPlugin = 3002, "the slot belongs to another program", Late, "nothing retains them for this router: rows written before its slot exists are only in the table";
-    SlotOfAnotherDatabase = 3003, "the slot belongs to another database", Late, WAIT;
-    SlotLost = 3004, "Postgres has invalidated the slot", Lost, "those committed after the position that is named";
-    SlotTwoPhase = 3005, "the slot delivers transactions before they are committed", Late, WAIT;
-    SlotNotStarted = 3006, "Postgres does not start the slot", Late, WAIT;
-    SlotHeadroom = 3007, "Postgres is about to invalidate the slot", Lost, "those not sent by then";
-    AnotherCluster = 3101, "the server belongs to another cluster than the checkpoint", Lost, "those that the former cluster had not sent";
+    SlotMissing = 3001, "the replication slot does not exist", Lost, "if the slot existed before, those committed after the router's last position";
+    SlotOfAnotherPlugin = 3002, "the slot uses another output plugin", Lost, UNRETAINED;
+    SlotOfAnotherDatabase = 3003, "the slot belongs to another database", Lost, "unless only the database in the configuration is wrong: nothing retains those committed before the router has a slot of its own";
+    SlotLost = 3004, "Postgres has invalidated the slot", Lost, "those committed after the position in the message";
+    SlotTwoPhase = 3005, "the slot was created with two_phase", Late, WAIT;
+    SlotNotStarted = 3006, "Postgres cannot stream from the slot", Lost, "if the slot has been invalidated or dropped, which `check` shows";
+    SlotHeadroom = 3007, "Postgres is about to invalidate the slot", Lost, "those that are not sent before then";
+    AnotherCluster = 3101, "the checkpoint is from another database cluster", Lost, "those that the former cluster had not sent";
     AnotherSlot = 3102, "the checkpoint belongs to another slot", Lost, "those between the two positions, or they are sent twice";
-    TimelineLeftBefore = 3103, "the server left the router's timeline before its position", Doubled, "Kafka has events that Postgres no longer has, and their numbers may return";
-    TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Doubled, "Kafka has events that this server does not have";
-    LogEndsBefore = 3105, "the server's log ends before the router's position", Doubled, "Kafka has events that Postgres no longer has";
-    LogMismatch = 3106, "the server's log is not the one that the router has read", Doubled, "Kafka has events that Postgres no longer has";
-    SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions that nobody has sent";
-    ReadByAnotherRouter = 3108, "another router has read the slot since", Doubled, "those that it has sent would be sent again";
-    AlteredWhileAway = 3109, "publication or table were altered while the router was away", Lost, "those committed while the table was not published";
-    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Doubled, "and earlier ones are missing if another client has moved the slot";
+    TimelineLeftBefore = 3103, "the server's timeline branched off before the router's position", Doubled, GONE;
+    TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Doubled, GONE;
+    LogEndsBefore = 3105, "the server's log ends before the router's position", Doubled, GONE;
+    LogMismatch = 3106, "the server's log differs from the one that the router has read", Doubled, GONE;
+    SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions, unless they were sent some other way";
+    ReadByAnotherRouter = 3108, "another router has read the slot since", Doubled, "those that it has sent";
+    AlteredWhileAway = 3109, "the publication or a table was altered while the router was stopped", Lost, "those committed while the table was not published";
+    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Lost, "if another client has moved the slot; otherwise some may be sent twice";
     CheckpointUnreadable = 3111, "the checkpoint cannot be read", Late, WAIT;
-    StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the numbered steps send them";
-    PositionUnusable = 3113, "the position cannot be moved as asked", None, "";
-    DeadLettersLost = 3114, "the rows of parked events are lost", Lost, "those parked events";
+    StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the steps send them";
+    PositionUnusable = 3113, "the position, bookmark or slot cannot be used as asked", None, "";
+    DeadLettersLost = 3114, "parked events are lost", Lost, "those whose rows the message speaks of";
     // 4000: publication and outbox table
     PublicationMissing = 4001, "the publication does not exist", Lost, UNPUBLISHED;
     PublicationWithoutTable = 4002, "the publication does not publish the outbox table", Lost, UNPUBLISHED;
     PublicationWithoutInserts = 4003, "the publication does not publish inserts", Lost, UNPUBLISHED;
-    ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the table, and the numbered steps send them";
-    PublishedByPartition = 4005, "the publication publishes rows under the names of partitions", Lost, UNPUBLISHED;
-    AlteredWhileRunning = 4006, "publication or table were altered while the router ran", Lost, "those committed while the table was not published";
-    TableMissing = 4101, "the outbox table does not exist, or is a view", Late, "applications cannot write any";
-    TableNotLogged = 4102, "the outbox table is unlogged", Lost, "its rows are not in the write-ahead log";
+    ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the table, and the steps send them; of rows deleted since, the log has only the published columns";
+    PublishedByPartition = 4005, "the publication publishes partitions instead of the outbox table", Lost, UNPUBLISHED;
+    AlteredWhileRunning = 4006, "the publication or a table was altered while the router ran", Lost, "those committed while the table was not published";
+    TableMissing = 4101, "the outbox table does not exist, or is not a table", Late, "while there is no table, applications cannot write any";
+    TableNotLogged = 4102, "the outbox table is unlogged", Lost, "those written while it is unlogged are only in the table; the steps send them";
     ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
     // 5000: Kafka
     KafkaLogin = 5001, "the brokers refuse the credentials", Late, WAIT;
     KafkaRefused = 5002, "the brokers refuse a request", Late, WAIT;
     KafkaTransactions = 5003, "the brokers do not let the router begin transactions", Late, WAIT;
-    TopicUnavailable = 5004, "a topic or a partition of it cannot be used at the moment", Late, WAIT;
+    TopicUnavailable = 5004, "a topic or one of its partitions cannot be used", Late, WAIT;
     PositionsTopic = 5005, "the positions topic cannot be used", Late, WAIT;
-    TopicAtRisk = 5006, "a topic is set up so that events are refused or lost", Lost, "under the condition that is named";
+    TopicAtRisk = 5006, "a topic's settings put events at risk", Lost, "in the case that the message describes";
     KafkaUnreachable = 5007, "the brokers cannot be reached", Late, WAIT;
     // 6000: events
     EventUnroutable = 6001, "an event cannot be turned into a record", Late, BEHIND;
@@ -162,20 +164,20 @@ codes! {
     EventTooLarge = 6003, "an event is larger than Kafka accepts", Late, BEHIND;
     EventTopic = 6004, "the topic of an event cannot be used", Late, BEHIND;
     EventRefused = 6005, "Kafka refuses an event", Late, BEHIND;
-    RowUpdated = 6006, "a row of the outbox was updated", Late, BEHIND;
+    RowUpdated = 6006, "a row of the outbox was updated", Late, "those after the update wait in the log";
     MessageUndecodable = 6007, "a logical message is not an event", Late, BEHIND;
-    RowUndecodable = 6008, "a row lacks what an event needs", Late, BEHIND;
+    RowUndecodable = 6008, "a row lacks a column that the router needs", Late, BEHIND;
     TableRenamed = 6009, "the outbox table was renamed", Late, BEHIND;
-    EventsParked = 6101, "events are parked, and the configuration does not park any more", Late, BEHIND;
-    DeadLetterUnreadable = 6102, "a parked event cannot be read", Late, BEHIND;
-    DeadLetterTable = 6103, "the table of parked events is missing, or may not be used", Late, BEHIND;
+    EventsParked = 6101, "events are parked, but parking is switched off", Late, "the parked ones are in their table, the others wait in the log";
+    DeadLetterUnreadable = 6102, "a parked event cannot be read", Late, "the parked ones are in their table, the others wait in the log";
+    DeadLetterTable = 6103, "the table of parked events is missing or not accessible", Late, BEHIND;
     // 7000: shards
     ShardsUnsupported = 7001, "the server or the table cannot be divided into shards", Late, WAIT;
-    ShardFilter = 7002, "the publications of the shards do not divide the rows", Lost, "those of aggregates in no shard, or they are sent twice";
+    ShardFilter = 7002, "the shards' publications overlap, or leave rows out", Lost, "those in no shard; those in two are sent twice";
     ShardChangeInterrupted = 7003, "a change of the number of shards was interrupted", Late, WAIT;
-    ShardsHandedOver = 7004, "the events were handed over to another number of shards", Late, "the other routers send them";
-    OtherShardSlots = 7005, "there are slots for another number of shards", Late, "those in these slots";
-    ShardChangeRefused = 7006, "the number of shards cannot be changed as asked", None, "";
+    ShardsHandedOver = 7004, "another number of shards has taken over", Late, "the routers of that number send them";
+    OtherShardSlots = 7005, "slots of another number of shards exist", Late, "those in these slots wait";
+    ShardChangeRefused = 7006, "the number of shards cannot be changed", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

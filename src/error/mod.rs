@@ -179,10 +179,10 @@ impl Error {
         Self::definite(code, Exit::Unsafe, what, remedy)
     }
 
-    /// The same, if it is definite, as a finding that makes it unsafe to go on.
-    pub fn unsafe_to_go_on(self) -> Self {
+    /// The same, if it is definite, with another code.
+    pub fn with_code(self, code: ErrorCode) -> Self {
         match self {
-            Error::Definite(definite) => Definite { exit: Exit::Unsafe, ..definite }.into(),
+            Error::Definite(definite) => Definite { code, events: code.into(), ..definite }.into(),
             transient => transient,
         }
     }

@@ -4,17 +4,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What to do. The first route keeps all events, if there is such a route; the others go on without some of them.
+/// What to do. If one way keeps all events and another goes on without some, the first comes first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Remedy {
-    routes: Vec<Route>,
+    ways: Vec<Way>,
 }
 
 /// Steps that lead out, one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Route {
-    /// What tells it from the other routes, such as "Without these events"; empty for the first.
+struct Way {
+    /// What tells it from the other ways, such as "Without these events"; empty for the first.
     name: String,
     steps: Vec<Step>,
 }
@@ -47,44 +47,57 @@ impl Step {
 }
 
 impl Remedy {
-    /// One route with these steps.
+    /// One way with these steps.
     pub fn steps(steps: impl IntoIterator<Item = Step>) -> Self {
         Remedy::default().or("", steps)
     }
 
-    /// The same with another route after those that it has. `name` tells it from them.
+    /// The same with another way after those that it has. `name` tells it from them.
     pub fn or(mut self, name: impl Into<String>, steps: impl IntoIterator<Item = Step>) -> Self {
         let steps: Vec<Step> = steps.into_iter().collect();
         if !steps.is_empty() {
-            self.routes.push(Route { name: name.into(), steps });
+            self.ways.push(Way { name: name.into(), steps });
         }
         self
     }
 
-    /// The same with a last step for its first route.
+    /// The same with a last step for its first way.
     pub fn then(mut self, step: Step) -> Self {
-        match self.routes.first_mut() {
-            Some(route) => route.steps.push(step),
+        match self.ways.first_mut() {
+            Some(way) => way.steps.push(step),
             None => return Remedy::steps([step]),
         }
         self
     }
 
-    /// The same with the steps of another remedy's first route after those of its own, and that one's further routes.
+    /// The same with the steps of another remedy's first way after those of its own, and that one's further ways.
     pub fn then_all(mut self, other: Remedy) -> Self {
-        let mut routes = other.routes.into_iter();
-        match (self.routes.first_mut(), routes.next()) {
-            (Some(route), Some(next)) => route.steps.extend(next.steps),
-            (None, Some(next)) => self.routes.push(next),
+        let mut ways = other.ways.into_iter();
+        match (self.ways.first_mut(), ways.next()) {
+            (Some(way), Some(next)) => way.steps.extend(next.steps),
+            (None, Some(next)) => self.ways.push(next),
             (_, None) => {}
         }
-        self.routes.extend(routes);
+        self.ways.extend(ways);
         self
     }
 
-    /// The routes of both.
-    pub fn and(mut self, other: Remedy) -> Self {
-        self.routes.extend(other.routes);
+    /// The same with the commands of another remedy's first way before those of its own first step, unless it has them already.
+    pub fn preceded_by(mut self, other: Remedy) -> Self {
+        let earlier = other.ways.into_iter().take(1).flat_map(|way| way.steps).flat_map(|step| step.commands);
+        if let Some(first) = self.ways.first_mut().and_then(|way| way.steps.first_mut()) {
+            let earlier: Vec<String> = earlier.filter(|command| !first.commands.contains(command)).collect();
+            first.commands.splice(0..0, earlier);
+        }
+        self
+    }
+
+    /// The ways of both. `name` tells the first way of the other from them, if it has no name.
+    pub fn and(mut self, name: &str, mut other: Remedy) -> Self {
+        if let Some(first) = other.ways.first_mut().filter(|first| first.name.is_empty()) {
+            first.name = name.to_owned();
+        }
+        self.ways.extend(other.ways);
         self
     }
 
@@ -94,19 +107,20 @@ impl Remedy {
             text: change(text),
             commands: commands.into_iter().map(&change).collect(),
         };
-        let route = |Route { name, steps }| Route { name, steps: steps.into_iter().map(step).collect() };
-        Remedy { routes: self.routes.into_iter().map(route).collect() }
+        let way =
+            |Way { name, steps }| Way { name: change(name), steps: steps.into_iter().map(step).collect() };
+        Remedy { ways: self.ways.into_iter().map(way).collect() }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty()
+        self.ways.is_empty()
     }
 
     /// As lines for a person, each command on a line of its own. Every line is indented.
     pub fn in_lines(&self) -> String {
         let mut text = String::new();
-        for Route { name, steps } in &self.routes {
+        for Way { name, steps } in &self.ways {
             let mut indent = "  ";
             if !name.is_empty() {
                 text.push_str(&format!("  {name}:\n"));
@@ -127,8 +141,8 @@ impl Remedy {
 /// On one line, with the commands between backticks.
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (Route { name, steps }, route) in self.routes.iter().zip(0..) {
-            if route > 0 {
+        for (Way { name, steps }, way) in self.ways.iter().zip(0..) {
+            if way > 0 {
                 f.write_str(". ")?;
             }
             if !name.is_empty() {
@@ -181,7 +195,7 @@ impl From<std::borrow::Cow<'_, str>> for Remedy {
 mod tests {
     use super::*;
 
-    fn two_routes() -> Remedy {
+    fn two_ways() -> Remedy {
         Remedy::steps([
             Step::new("Create a slot").sql("SELECT 1").typing("outbox-router init"),
             Step::new("Start the router"),
@@ -191,12 +205,12 @@ mod tests {
 
     #[test]
     fn commands_have_lines_of_their_own() {
-        insta::assert_snapshot!(two_routes().in_lines());
+        insta::assert_snapshot!(two_ways().in_lines());
     }
 
     #[test]
     fn on_one_line_commands_are_between_backticks() {
-        insta::assert_snapshot!(two_routes());
+        insta::assert_snapshot!(two_ways());
     }
 
     #[test]
@@ -210,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_stored_remedy_is_read_back() {
-        let json = serde_json::to_string(&two_routes()).unwrap();
-        assert_eq!(serde_json::from_str::<Remedy>(&json).unwrap(), two_routes());
+        let json = serde_json::to_string(&two_ways()).unwrap();
+        assert_eq!(serde_json::from_str::<Remedy>(&json).unwrap(), two_ways());
     }
 }

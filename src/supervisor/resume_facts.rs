@@ -4,13 +4,11 @@ use pg_logical::session::Session;
 use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::{
-    self, Checkpoint, LogFingerprint, LogMismatch, ResumeConflict, Resumption, RowsInTable, SlotRecord,
-    StartFacts, System,
+    self, Checkpoint, LogFingerprint, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts, System,
 };
 use crate::config::{Config, DeliveryMode};
-use crate::error::Error;
-use crate::postgres::catalog::Catalog;
-use crate::postgres::catalog::recovery_sql::{self, Recovery};
+use crate::error::{Error, Step};
+use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::{bookmarks, slot_record, timeline};
 use crate::shards;
 
@@ -55,14 +53,13 @@ impl ResumeFacts<'_> {
         let bookmark = bookmark
             .map(|to| format!("outbox-router slot reset --to {to}{}", shards::argument(config.shard)));
         let rows = before.and_then(|before| match before.fingerprint {
-            LogFingerprint::Landmark(last) => recovery_sql::from_table(config.source(), Some(last.xid)),
+            LogFingerprint::Landmark(last) => catalog::send_from_table(
+                config.source(),
+                Some(last.xid),
+                Step::new("As an administrator, save the rows from the last delivered transaction on"),
+                &format!("--accept-gap {confirmed}"),
+            ),
             LogFingerprint::Unknown | LogFingerprint::Quiet { .. } => None,
-        });
-        let rows = rows.map(|Recovery { store, show, send }| RowsInTable {
-            store,
-            show,
-            send,
-            shard: shards::argument(config.shard),
         });
         let found = StartFacts {
             router: &config.name,
@@ -76,7 +73,7 @@ impl ResumeFacts<'_> {
             record,
             exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
             bookmark: bookmark.as_deref(),
-            rows: rows.as_ref(),
+            rows: rows.as_deref(),
         };
         Ok(checkpoint::resume(before, &found, accepted))
     }

@@ -18,7 +18,7 @@ use crate::checkpoint::{
     Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
 use crate::postgres::watch;
@@ -203,11 +203,14 @@ async fn beside_other_shards(
              {others}",
             config.name, config.postgres.slot
         ),
-        format!(
-            "To change the number, stop all routers of the other number and run `outbox-router shards change --from {}`: it delivers \
-             the events in their slots and hands over. If nobody needs these slots and the events in them, drop them: {}",
-            number_of_shards(slots),
-            slots.iter().map(|slot| slot_functions::drop(slot)).collect::<Vec<_>>().join("; ")
+        Remedy::steps([Step::new(
+            "Stop all routers of the other number, and change the number: this delivers the events in their slots, and hands over",
+        )
+        .typing(format!("outbox-router shards change --from {}", number_of_shards(slots)))])
+        .or(
+            "If nobody needs these slots and the events in them",
+            [Step::new("Drop them")
+                .sql(slots.iter().map(|slot| slot_functions::drop(slot)).collect::<Vec<_>>().join("; "))],
         ),
     ))
 }

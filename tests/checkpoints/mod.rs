@@ -56,8 +56,7 @@ async fn position_finding(settings: &Settings) -> Finding {
     let finding = of_position.next().unwrap_or_else(|| panic!("{ran:?}"));
     assert!(of_position.next().is_none(), "{ran:?}");
     let text = |key: &str| finding[key].as_str().unwrap_or_default().to_owned();
-    let steps =
-        finding["routes"].as_array().unwrap().iter().flat_map(|route| route["steps"].as_array().unwrap());
+    let steps = finding["ways"].as_array().unwrap().iter().flat_map(|way| way["steps"].as_array().unwrap());
     let remedy = steps.flat_map(|step| {
         let commands = step["commands"].as_array().unwrap().iter();
         [&step["text"]].into_iter().chain(commands).map(|text| text.as_str().unwrap().to_owned())

@@ -91,7 +91,7 @@ fn the_keys_of_the_json_are_stable() {
     let found = Found::at(&ready());
     for finding in &found.list {
         let keys: Vec<&String> = finding.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["check", "code", "effect", "events", "level", "remedy", "routes", "what"]);
+        assert_eq!(keys, ["check", "code", "effect", "events", "level", "remedy", "ways", "what"]);
         let bad = finding["level"] == "warning" || finding["level"] == "error";
         assert_eq!(finding["remedy"].is_string(), bad, "{finding}");
     }

@@ -10,7 +10,7 @@ use crate::support::settings::Settings;
 /// Types the kafka-configs.sh command that `text` contains.
 fn type_kafka_configs(text: &str) {
     let (_, rest) = text.split_once("kafka-configs.sh ").unwrap_or_else(|| panic!("no command in {text}"));
-    let command = rest.split(['\n', '"']).next().unwrap();
+    let command = rest.split(['\n', '"', '`']).next().unwrap();
     let arguments: Vec<_> = command.split_whitespace().collect();
     let ran = kafka_tool("kafka.admin.ConfigCommand", &arguments);
     assert_eq!(ran.code, 0, "{command}: {ran:?}");

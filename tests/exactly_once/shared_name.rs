@@ -8,7 +8,7 @@ use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{Settings, positions_topic};
 use crate::support::writers::Writers;
 
 /// The log line at the start of each session.
@@ -56,7 +56,9 @@ async fn exactly_once_a_router_of_another_slot_is_refused_before_it_fences_the_o
     let (outbox, other, kafka) = (Outbox::new().await, Outbox::new().await, Kafka::shared());
     let name = format!("{0}.{0}", outbox.name);
     let others = [settings(&other, &kafka), Settings::new(&other, &kafka)];
-    let others = others.map(|settings| settings.set("name", name.as_str()));
+    let others = others.map(|settings| {
+        settings.set("name", name.as_str()).set("delivery.positions_topic", positions_topic(&outbox))
+    });
     others_are_refused(&outbox, &kafka, &others, &["belongs to the slot", "two routers share one name"])
         .await;
 }

@@ -322,7 +322,7 @@ async fn shards_do_not_start_until_an_interrupted_handover_is_complete() {
     ended.says(&["does not exist"]);
     // the record that the test wrote does not contain the publication's row filter
     let ended = Router::with_arguments(&with_count(2), &["--shard", "0"]).exits(3).await;
-    ended.says(&["publication", "--shard 0`"]);
+    ended.says(&["publication", "--shard 0"]);
     let gap = ended.accept_gap_position().replace(" --shard 0", "");
     let first = Router::with_arguments(&with_count(2), &["--shard", "0", "--accept-gap", &gap]);
     let second = Router::with_arguments(&with_count(2), &["--shard", "1"]);

@@ -35,7 +35,7 @@ const ARGUMENTS: &str = "the message names the right arguments";
 
 /// The table of situations.
 const PROOFS: &[(Code, Proof)] = &[
-    (Code::PostgresUnusable, Decides(PASSWORDS)),
+    (Code::PostgresUnusable, Decides(SERVER)),
     (Code::PostgresLogin, Decides(PASSWORDS)),
     (Code::PostgresTls, Decides(PASSWORDS)),
     (Code::PostgresAccess, Typed(&["situation_role_without_replication"])),
@@ -52,7 +52,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::Configuration, Decides(VALUE)),
     (Code::KafkaProperties, Decides(VALUE)),
     (Code::Contracts, Decides("the message names the place in the schema")),
-    (Code::ProcessLimits, Decides(SERVER)),
+    (Code::ProcessLimits, Decides("a limit has to be raised where the process is started")),
     (Code::AdminEndpoint, Decides(VALUE)),
     (Code::Environment, Decides(VALUE)),
     (Code::InputOutput, Decides(ARGUMENTS)),
@@ -73,7 +73,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::SlotTwoPhase, Typed(&["situation_slot_of_prepared_transactions"])),
     (Code::SlotNotStarted, Decides("check names the state of the slot, with steps of its own")),
     (Code::SlotHeadroom, Decides(SERVER)),
-    (Code::AnotherCluster, Typed(&["resume_conflict_if_another_cluster_answers"])),
+    (Code::AnotherCluster, Decides("the operator knows which cluster and which name are right")),
     (Code::AnotherSlot, Typed(&["situation_slot_renamed_in_the_configuration"])),
     (
         Code::TimelineLeftBefore,
@@ -90,7 +90,7 @@ const PROOFS: &[(Code, Proof)] = &[
             "old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again",
         ]),
     ),
-    (Code::ReadByAnotherRouter, Typed(&["exactly_once_a_changed_name_is_refused_until_it_is_accepted"])),
+    (Code::ReadByAnotherRouter, Decides("the operator knows which name is right")),
     (
         Code::AlteredWhileAway,
         Typed(&[
@@ -108,7 +108,7 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (Code::StreamUnreadable, Typed(&["recovery_steps_send_events_that_the_server_cannot_decode"])),
     (Code::PositionUnusable, Decides(ARGUMENTS)),
-    (Code::DeadLettersLost, Typed(&["dead_letters_lost_in_a_failover_stop_the_router_that_wrote_them"])),
+    (Code::DeadLettersLost, Decides("the application's data has to be looked at")),
     (Code::PublicationMissing, Typed(&["situation_publication_dropped"])),
     (Code::PublicationWithoutTable, Typed(&["situation_publication_of_another_table"])),
     (Code::PublicationWithoutInserts, Typed(&["situation_publication_without_inserts"])),
@@ -125,7 +125,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::KafkaRefused, Decides(SERVER)),
     (Code::KafkaTransactions, Decides(SERVER)),
     (Code::TopicUnavailable, Decides(SERVER)),
-    (Code::PositionsTopic, Decides("the command is one of Kafka's tools, with the topic filled in")),
+    (Code::PositionsTopic, Typed(&["a_positions_topic_that_loses_or_refuses_checkpoints"])),
     (Code::TopicAtRisk, Decides(SERVER)),
     (Code::KafkaUnreachable, Decides(SERVER)),
     (
@@ -137,8 +137,8 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (Code::EventContract, Typed(&["situation_event_that_violates_its_contract"])),
     (Code::EventTooLarge, Typed(&["situation_event_that_is_too_large"])),
-    (Code::EventTopic, Decides("skipped by the same command as any other event")),
-    (Code::EventRefused, Decides("skipped by the same command as any other event")),
+    (Code::EventTopic, Decides("the topic has to be changed; the event is skipped as one of OBR-6001 is")),
+    (Code::EventRefused, Decides("the topic has to be changed; the event is skipped as one of OBR-6001 is")),
     (Code::RowUpdated, Typed(&["situation_row_updated"])),
     (Code::MessageUndecodable, Typed(&["situation_message_that_is_not_an_event"])),
     (Code::RowUndecodable, Typed(&["rows_that_an_earlier_column_list_left_incomplete_are_sent_after_all"])),
@@ -148,7 +148,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::DeadLetterTable, Decides("init has to be run as an administrator, with the router's role")),
     (Code::ShardsUnsupported, Decides(VALUE)),
     (Code::ShardFilter, Decides("no router may run meanwhile, which the operator has to see to")),
-    (Code::ShardChangeInterrupted, Typed(&["shards_change_under_sigkill"])),
+    (Code::ShardChangeInterrupted, Typed(&["shards_do_not_start_until_an_interrupted_handover_is_complete"])),
     (Code::ShardsHandedOver, Decides(VALUE)),
     (Code::OtherShardSlots, Decides("whether the slots are needed has to be decided")),
     (Code::ShardChangeRefused, Decides(ARGUMENTS)),
@@ -215,18 +215,19 @@ impl Scene {
     }
 
     /// Starts a router that is refused with `code`, types the way out called `way`, and counts.
-    async fn refused(&mut self, code: Code, exit: i32, way: &str, arrive: Arrive) -> Vec<String> {
+    async fn refused(&mut self, code: Code, exit: i32, way: &str, arrive: Arrive) {
         let ended = Router::start(&self.settings).exits(exit).await;
-        self.ended(&ended, code, way, arrive).await
+        self.ended(&ended, code, way, arrive, &[]).await;
     }
 
-    /// The same with a router that has ended. Returns the codes of refusals on the way.
-    async fn ended(&mut self, ended: &Ended, code: Code, way: &str, arrive: Arrive) -> Vec<String> {
+    /// The same with a router that has ended. `next` are the refusals that the steps announce, which are accepted.
+    async fn ended(&mut self, ended: &Ended, code: Code, way: &str, arrive: Arrive, next: &[Code]) {
         self.keeps(ended, code);
         let outbox = &self.outbox;
         let mut typist = Typist::new(outbox, &self.settings);
         typist.types(ended, way).await;
-        let refusals = std::mem::take(&mut typist.refusals);
+        let next: Vec<String> = next.iter().map(Code::to_string).collect();
+        assert_eq!(typist.refusals, next, "the refusals on the way");
         let (router, settings) = typist.done();
         self.settings = settings;
         self.writes(1).await;
@@ -234,7 +235,6 @@ impl Scene {
         router.stop().await;
         // nothing stands in the way of the next start, either
         Router::active(&self.settings).await.stop().await;
-        refusals
     }
 
     /// Types the only way out of a refusal, and does not start the router.

@@ -92,7 +92,7 @@ impl<'a> Typist<'a> {
         {
             router.stop().await;
         }
-        if step.text.contains("Type the `slot advance` command of step 1") {
+        if step.text.contains("Run the `slot advance` command of step 1") {
             let command = self
                 .returned
                 .take()

@@ -59,7 +59,7 @@ struct Json<'a> {
     events: Option<String>,
     /// The remedy on one line.
     remedy: Option<String>,
-    routes: &'a Remedy,
+    ways: &'a Remedy,
 }
 
 impl Serialize for Finding {
@@ -73,7 +73,7 @@ impl Serialize for Finding {
             effect: events.as_ref().map(|events| events.effect),
             events: events.as_ref().map(Events::to_string),
             remedy: (!remedy.is_empty()).then(|| remedy.to_string()),
-            routes: remedy,
+            ways: remedy,
         };
         json.serialize(serializer)
     }

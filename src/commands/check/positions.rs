@@ -10,7 +10,7 @@ use super::topics::durability;
 use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord, Stopped};
 use crate::commands::connect;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode, Step};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::timeline;
 use crate::quantity::bytes;
@@ -124,7 +124,8 @@ pub(super) async fn check(
                         policy.unwrap_or_default(),
                         retention(settings.as_ref())
                     ),
-                    alter_command(config, topic, COMPACT),
+                    Remedy::steps([Step::new("Keep the last checkpoint of each router")
+                        .typing(alter_command(config, topic, COMPACT))]),
                 );
             }
             checkpoint_size(config, topic, settings.as_ref(), findings);
@@ -158,7 +159,11 @@ fn checkpoint_size(config: &Config, topic: &str, settings: Option<&Settings>, fi
         bytes(ROOM)
     );
     // Kafka's default
-    let remedy = alter_command(config, topic, "max.message.bytes=1048588");
+    let remedy = Remedy::steps([Step::new("Set Kafka's default").typing(alter_command(
+        config,
+        topic,
+        "max.message.bytes=1048588",
+    ))]);
     if limit < USUAL {
         findings.error("positions_topic", ErrorCode::PositionsTopic, what, remedy)
     } else {
@@ -196,9 +201,10 @@ async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings
             *code,
             format!("{known}, where the router has stopped: {what}"),
             (*code).into(),
-            remedy
-                .clone()
-                .or("If the cause is gone", [Step::new("Start the router: it goes on, and forgets this")]),
+            remedy.clone().or(
+                "If the cause is gone",
+                [Step::new("Start the router: it continues, and this message disappears")],
+            ),
         );
     }
     match decided {

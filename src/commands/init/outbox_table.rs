@@ -7,7 +7,7 @@ use pg_logical::{Oid, quoting};
 use super::object::{Object, router_function};
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 
 /// A column's type and constraints.
@@ -185,7 +185,7 @@ pub(super) async fn verify(
     let kind = kind.first().map(|row| (row.get(0), row.get(1)));
     if !matches!(kind, Some((Some("r" | "p"), _))) {
         return Err(Error::refused(
-            ErrorCode::TableNotLogged,
+            ErrorCode::TableMissing,
             format!("{table} is not a table, and only a table's rows are in the write-ahead log"),
             "Name the table itself as `[outbox] table`",
         ));
@@ -194,7 +194,10 @@ pub(super) async fn verify(
         return Err(Error::refused(
             ErrorCode::TableNotLogged,
             format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log"),
-            format!("Run ALTER TABLE {} SET LOGGED", table.in_sql()),
+            Remedy::steps([Step::new(
+                "Make it an ordinary table, which rewrites the table and locks it meanwhile",
+            )
+            .sql(format!("ALTER TABLE {} SET LOGGED", table.in_sql()))]),
         ));
     }
     let columns = columns::columns(session, config, table).await?;

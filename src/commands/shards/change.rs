@@ -16,7 +16,7 @@ use crate::checkpoint::{Checkpoint, Handover};
 use crate::commands::connect;
 use crate::commands::stored_position::StoredPosition;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Effect, Error, ErrorCode, Peer, Remedy, Step};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, check_shards};
 use crate::postgres::dead_letters::sql as dead_letters;
@@ -58,11 +58,12 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         }
         _ if left.len() < old.len() => {
             return Err(Error::not_safe(
-                ErrorCode::ShardFilter,
+                ErrorCode::ShardChangeRefused,
                 format!("of the slots {} only these exist: {}", names(&old), names(&left)),
                 "Nothing was handed over, so events of the other slots may be missing in Kafka: compare the outbox table with the topics, \
                  then drop the remaining old slots and the new slots, and run `outbox-router init`",
-            ));
+            )
+            .meaning(Effect::Lost, "those of the slots that are gone"));
         }
         _ => None,
     };
@@ -116,9 +117,10 @@ async fn check_new_shards(session: &mut Session, new: &[Arc<Config>]) -> Result<
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         if catalog.slot.is_none() {
             return Err(Error::refused(
-                ErrorCode::SlotMissing,
+                ErrorCode::ShardChangeRefused,
                 format!("the slot {} does not exist yet", shard.postgres.slot),
-                "Set the new `[shards] count` and run `outbox-router init`",
+                Remedy::steps([Step::new("Set the new `[shards] count`, and create the slots")
+                    .typing("outbox-router init")]),
             ));
         }
         catalog.check(shard.source(), Missing::AtStart)?;
@@ -232,13 +234,15 @@ async fn lock_old_shards(
         return Err(Error::not_safe(
             ErrorCode::ShardChangeRefused,
             what,
-            format!(
-                "An earlier run handed over at that position, and a router with the old number of shards has run since: stop it. The new \
-                 shards will send again what it has delivered since. To accept that, SELECT pg_drop_replication_slot('{}'), and run this \
-                 command again",
-                shard.postgres.slot
-            ),
-        ));
+            Remedy::steps([
+                Step::new(
+                    "An earlier run handed over at that position, and a router with the old number of shards has run since: stop it",
+                ),
+                Step::new("Drop its slot, and run this command again")
+                    .sql(slot_functions::drop(&shard.postgres.slot)),
+            ]),
+        )
+        .meaning(Effect::Doubled, "the new shards send again what that router has delivered since"));
     }
     // an event may have been parked in the meantime
     check_nothing_parked(session, old).await?;
@@ -261,7 +265,8 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
                 format!("the slot {} is already at {confirmed}, past {at}", shard.postgres.slot),
                 "It was recreated after the old slots were dropped, so no slot has the events committed in between: compare the outbox \
                  table with the topics, and continue with `outbox-router slot advance`",
-            ));
+            )
+            .meaning(Effect::Lost, "those committed in between"));
         };
         // the slot was created after `at`, and an old slot still has the log in between
         let slot = &shard.postgres.slot;
@@ -298,7 +303,7 @@ async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Res
         if count > 0 {
             let parked = counted(count, "parked event");
             return Err(Error::not_safe(
-                ErrorCode::EventsParked,
+                ErrorCode::ShardChangeRefused,
                 format!(
                     "{} has {parked}, and later events of the same aggregates would be sent first",
                     shard.name

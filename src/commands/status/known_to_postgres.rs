@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy};
 use crate::postgres::catalog::{self, Catalog};
 use crate::quantity::bytes;
+use crate::terminal;
 
 /// The slot as the catalogues show it. The members are keys of `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -37,7 +38,7 @@ pub(super) struct SlotReport {
     /// The code of that refusal.
     pub code: Option<ErrorCode>,
     /// The steps.
-    pub routes: Remedy,
+    pub ways: Remedy,
     /// All of it, for a person.
     #[serde(skip)]
     pub refusal: String,
@@ -87,11 +88,11 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
     };
     session.close().await;
     let problem = catalog.check_slot(config.source()).err();
-    let (code, routes, refusal) = match &problem {
+    let (code, ways, refusal) = match &problem {
         Some(Error::Definite(definite)) => {
             (Some(definite.code), definite.remedy.clone(), definite.in_lines())
         }
-        Some(Error::Transient(transient)) => (None, Remedy::default(), format!("{transient}\n")),
+        Some(Error::Transient(transient)) => (None, Remedy::default(), transient.to_string()),
         None => (None, Remedy::default(), String::new()),
     };
     let slot = catalog.slot.as_ref();
@@ -107,7 +108,7 @@ async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
         safe_wal_size: slot.and_then(|slot| slot.safe_wal_size),
         problem: problem.map(|error| error.to_string()),
         code,
-        routes,
+        ways,
         refusal,
     })
 }
@@ -134,6 +135,6 @@ impl fmt::Display for SlotReport {
                 writeln!(f, "may be lost after {} more of log", bytes(left))?;
             }
         }
-        f.write_str(&self.refusal)
+        f.write_str(&terminal::harmless(&self.refusal))
     }
 }

@@ -16,6 +16,7 @@ mod table;
 pub use columns::{Columns, WITHHELD, sent};
 pub use own_publication::{check_column_lists, own_publication, rewrite_rows};
 pub use publication::{Publication, guard, table_missing, unwatched};
+pub use recovery_sql::send_from_table;
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};

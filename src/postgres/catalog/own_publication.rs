@@ -45,9 +45,9 @@ pub fn rewrite_rows(
     vec![
         new_settings(router, source, ""),
         Step::new(
-            "The rows are complete in the table. As its owner, write those again that only the old slot has, with the last statement; they \
+            "The rows are complete in the table. As its owner, run the last statement to write those again that only the old slot has; they \
              may arrive after events that were written since init, and every reader of the table's changes sees them again. Rows deleted \
-             since are only in the log: to see them, run the other statements before it, in one session",
+             since are only in the log: to see them, run the other statements first, in one session",
         )
         .sql(deleted.store)
         .sql(deleted.show)
@@ -101,7 +101,7 @@ fn own_names(source: OutboxSource<'_>) -> (String, String) {
 fn new_settings(router: &str, source: OutboxSource<'_>, when: &str) -> Step {
     let (publication, slot) = own_names(source);
     Step::new(format!(
-        "In the configuration set name = \"{router}\", which it is now, and under `[postgres]` publication = \"{publication}\" and \
+        "In the configuration set name = \"{router}\" (its present value), and under `[postgres]` publication = \"{publication}\" and \
          slot = \"{slot}\". Create them{when}"
     ))
     .typing("outbox-router init")
@@ -111,8 +111,8 @@ fn new_settings(router: &str, source: OutboxSource<'_>, when: &str) -> Step {
 fn start_and_drop(source: OutboxSource<'_>) -> Step {
     let each = if source.shard.is_some() { ", and so for each shard" } else { "" };
     Step::new(format!(
-        "Stop the router, and start it with the new configuration. If it refuses, because its checkpoint belongs to the old slot, run the \
-         `--accept-gap` command that it prints; events since init may be sent again, and none is left out. Then drop the old slot, which \
+        "Stop the router, and start it with the new configuration. If it stops with OBR-3102, because its checkpoint belongs to the old slot, \
+         run the --accept-gap command that it prints; events since init may be sent again, and none is left out. Then drop the old slot, which \
          retains log{each}"
     ))
     .typing(format!("outbox-router run{}", shards::argument(source.shard)))

@@ -89,15 +89,11 @@ pub(super) fn check(
         Missing::AtStart => Error::refused(code, what, remedy),
         Missing::WhileRunning if logged => {
             let find = resume_after_alteration(tables, source, confirmed);
-            Error::not_safe(code, what, remedy.then_all(find))
+            // at most three steps
+            let remedy = if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) };
+            Error::not_safe(code, what, remedy)
         }
-        Missing::WhileRunning => {
-            let compare = Step::new(
-                "Rows committed meanwhile are in the table only, and will not be sent: compare it with the topics before you start the \
-                 router again",
-            );
-            Error::not_safe(code, what, remedy.then(compare))
-        }
+        Missing::WhileRunning => Error::not_safe(code, what, remedy),
     })
 }
 
@@ -170,13 +166,17 @@ fn table_fault(
     let name = &source.postgres.publication;
     let (sql, table_sql) = (quoting::identifier(name), table_name.in_sql());
     if table.unlogged {
+        let alter = Step::new(
+            "Make it an ordinary table, which rewrites the table and locks it meanwhile. At once, as an administrator, save all of its rows: \
+             those written while it was unlogged are nowhere else",
+        )
+        .sql(format!("ALTER TABLE {table_sql} SET LOGGED"));
         return Err(Fault {
             code: ErrorCode::TableNotLogged,
             what: format!(
                 "the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"
             ),
-            remedy: Remedy::steps([Step::new("Make it an ordinary table; this rewrites and locks it")
-                .sql(format!("ALTER TABLE {table_sql} SET LOGGED"))]),
+            remedy: Remedy::steps(recovery_sql::send_from_table(source, None, alter, "").unwrap_or_default()),
             logged: false,
         });
     }
@@ -261,15 +261,15 @@ pub fn table_missing() -> Remedy {
 /// The same if there is a publication, to which `init` adds nothing.
 fn created_and_published(publication: &str, table: &TableName) -> Remedy {
     Remedy::steps([Step::new(
-        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong. Otherwise create the table; `init` stops at the \
-         publication, which lacks the new table, and the second command adds it",
+        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong. Otherwise create the table. `init` stops with \
+         OBR-4002 then, and the second command adds the table to the publication",
     )
     .typing("outbox-router init")
     .sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()))])
 }
 
 fn publish(alteration: String) -> Remedy {
-    Remedy::steps([Step::new("Publish the rows that are written from now on").sql(alteration)])
+    Remedy::steps([Step::new("Publish the table again").sql(alteration)])
 }
 
 /// What to do after an alteration while the router ran, whose slot is `confirmed`. Its position may be later, so a start gives the
@@ -294,22 +294,22 @@ pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>,
     let Recovery { store, show, send } = recovery_sql::in_commit_order(source, tables, position);
     Remedy::steps([
         Step::new(format!(
-            "{}While no router runs, create the publication if it does not exist, and store what was committed after {position}, in commit \
-             order and with rows deleted since: as an administrator, with the statements in one session. They return the number of rows, \
-             and the `slot advance` command of step 3",
+            "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
+             committed after {position}, in commit order and with rows deleted since. The result has the number of rows, and a \
+             `slot advance` command for step 3",
             why_altered(tables)
         ))
         .typing("outbox-router init")
         .sql(store),
         Step::new(format!(
-            "Look at the stored rows. What was sent in the last moments before the router stopped comes twice, and so does the sent part of \
+            "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
              a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}Nothing is lost so far",
             recovery_sql::of_which_shards(source)
         ))
         .sql(show),
         Step::new(
-            "Type the `slot advance` command of step 1: the router goes on after the stored rows. Start it, and insert them again; their \
-             events come after newer ones of their aggregates",
+            "Run the `slot advance` command of step 1. The events that it counts are the saved ones: the router goes on after them. Start it, \
+             and insert them again; their events come after newer ones of their aggregates",
         )
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
         .sql(send),
@@ -319,8 +319,8 @@ pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>,
 /// Who may have altered the publication.
 fn why_altered(tables: &[Option<Table>]) -> &'static str {
     if tables.iter().flatten().any(|table| table.partitioned) {
-        "The event triggers of `outbox-router init` alter the publication where a partition is attached with rows or becomes \
-         unlogged; its rows are then missing. "
+        "The event triggers of `outbox-router init` alter the publication when a partition is attached with rows or becomes \
+         unlogged; its rows are then not in the stream. "
     } else {
         ""
     }
@@ -410,6 +410,20 @@ mod tests {
                 assert!(seen == exit && text.contains(part), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn three_steps_suffice_without_checkpoints() {
+        let without_inserts =
+            Publication { publishes_inserts: false, operations: "delete".into(), ..publication() };
+        let config = config();
+        let source = OutboxSource { checkpoints: false, ..config.source() };
+        let found = check(Some(&without_inserts), &[Some(table())], source, Missing::WhileRunning, Lsn(1));
+        let Err(Error::Definite(definite)) = found else { panic!("{found:?}") };
+        let lines = definite.remedy.in_lines();
+        let alter = lines.find("ALTER PUBLICATION").unwrap();
+        assert!(alter < lines.find("outbox-router init").unwrap(), "{lines}");
+        assert!(lines.contains("  3. ") && !lines.contains("  4. "), "{lines}");
     }
 
     #[test]

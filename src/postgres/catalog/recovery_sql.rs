@@ -12,6 +12,7 @@ use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
 use super::table::Table;
 use crate::config::{OutboxSource, TableName};
+use crate::error::Step;
 use crate::shards;
 
 /// A column in a line of `test_decoding`: its name, its type, and its value as a literal (contrib/test_decoding in the sources
@@ -25,7 +26,7 @@ pub struct Recovery {
     pub store: String,
     /// Shows the stored rows.
     pub show: String,
-    /// Inserts the stored rows into the outbox again, and empties the table.
+    /// Inserts the stored rows into the outbox again, and drops the table, so that it can be stored anew in another case.
     pub send: String,
 }
 
@@ -95,7 +96,7 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], posit
             "DO {}",
             dollar_quoted(&format!(
                 "DECLARE line record; BEGIN FOR line IN SELECT CASE {statements} END AS again FROM {stored} ORDER BY n LOOP \
-                 IF line.again IS NOT NULL THEN EXECUTE line.again; END IF; END LOOP; TRUNCATE {stored}; END"
+                 IF line.again IS NOT NULL THEN EXECUTE line.again; END IF; END LOOP; DROP TABLE {stored}; END"
             ))
         ),
     }
@@ -152,16 +153,54 @@ pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option
         let table = table.in_sql();
         store.push(format!("CREATE TABLE {stored} AS SELECT * FROM {table}{since}"));
         show.push(format!("SELECT * FROM {stored}{order}"));
+        // generated columns take no values
         send.push(format!(
             "DELETE FROM {table} WHERE {id} IN (SELECT {id} FROM {stored}); \
-             INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {stored}{order}; TRUNCATE {stored}"
+             EXECUTE (SELECT format('INSERT INTO %1$s (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %3$s%4$s', {}, \
+             string_agg(quote_ident(attname), ', '), {}, {}) FROM pg_attribute WHERE attrelid = {}::regclass AND attnum > 0 \
+             AND NOT attisdropped AND attgenerated = ''); DROP TABLE {stored}",
+            literal(&table),
+            literal(&stored),
+            literal(&order),
+            literal(&table),
         ));
     }
     (!store.is_empty()).then(|| Recovery {
         store: store.join("; "),
         show: show.join("; "),
-        send: format!("BEGIN; {}; COMMIT", send.join("; ")),
+        send: format!("DO {}", dollar_quoted(&format!("BEGIN {}; END", send.join("; ")))),
     })
+}
+
+/// The steps that save rows of the tables and send them again. `save` is the first step without its last command, and `run` the
+/// arguments with which the router is started. `None`: without a table there is nothing to send.
+pub fn send_from_table(
+    source: OutboxSource<'_>,
+    since: Option<u32>,
+    save: Step,
+    run: &str,
+) -> Option<Vec<Step>> {
+    let Recovery { store, show, send } = from_table(source, since)?;
+    let space = if run.is_empty() { "" } else { " " };
+    let start = match run {
+        "" => {
+            "Start the router. If it stops with OBR-3107, OBR-3102 or OBR-3109, run the --accept-gap command that it prints"
+        }
+        _ => "Start the router once with this option",
+    };
+    Some(vec![
+        save.sql(store),
+        Step::new(format!(
+            "{}Look at the saved rows, and delete those that are in Kafka already from this table, not from the outbox",
+            of_which_shards(source)
+        ))
+        .sql(show),
+        Step::new(format!(
+            "{start}. Then insert the saved rows again; their events come after newer ones of their aggregates"
+        ))
+        .typing(format!("outbox-router run{space}{run}{}", shards::argument(source.shard)))
+        .sql(send),
+    ])
 }
 
 /// The table for rows that were not sent, in the router's schema.

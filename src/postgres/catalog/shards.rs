@@ -9,7 +9,7 @@ use pg_logical::session::Session;
 
 use super::{Catalog, Missing, Table};
 use crate::config::{OutboxSource, TableName};
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
 use crate::postgres::row_filter::is_that_of;
 use crate::shards::{Ids, Shard};
 
@@ -173,10 +173,11 @@ fn fault(
 
 fn error_of_fault(fault: String, publication: &str, missing: Missing) -> Error {
     let publication = quoting::identifier(publication);
-    let remedy = format!(
-        "Aggregates would be sent twice, or not at all. While no router runs, DROP PUBLICATION {publication}, and run \
-         `outbox-router init`, which creates it correctly; the stream omits rows written in between"
-    );
+    let remedy = Remedy::steps([Step::new(
+        "Stop all routers, drop the publication, and let `init` create it correctly; the stream omits rows written in between",
+    )
+    .sql(format!("DROP PUBLICATION {publication}"))
+    .typing("outbox-router init")]);
     match missing {
         Missing::AtStart => Error::refused(ErrorCode::ShardFilter, fault, remedy),
         Missing::WhileRunning => Error::not_safe(ErrorCode::ShardFilter, fault, remedy),

@@ -5,7 +5,7 @@ use pg_logical::QueryError;
 use pg_logical::session::Session;
 
 use super::own_publication::own_slot;
-use super::recovery_sql::{self, Recovery};
+use super::recovery_sql;
 use super::{Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
@@ -158,8 +158,7 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
             missing(source),
         ));
     };
-    let plugin = slot.plugin.as_deref().unwrap_or("none, it is a physical slot");
-    if plugin != "pgoutput" {
+    if slot.plugin.as_deref() != Some("pgoutput") {
         let steps = without_slot(source, Former::Foreign).unwrap_or_else(|| {
             vec![
                 Step::new(format!(
@@ -171,7 +170,10 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
         });
         return Err(Error::not_safe(
             ErrorCode::SlotOfAnotherPlugin,
-            format!("the replication slot {name} belongs to another use (plugin: {plugin})"),
+            match &slot.plugin {
+                Some(plugin) => format!("the replication slot {name} uses the plugin {plugin}, not pgoutput"),
+                None => format!("the replication slot {name} is a physical slot"),
+            },
             Remedy::steps(steps),
         ));
     }
@@ -189,12 +191,12 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
             ),
             Remedy::steps([
                 Step::new(format!(
-                    "Make a copy without it, and in the configuration set, under `[postgres]`, slot = \"{committed}\""
+                    "Copy the slot; the copy does not use two_phase. In the configuration set, under `[postgres]`, slot = \"{committed}\""
                 ))
                 .sql(slot_functions::copy(name, &committed, false)),
                 Step::new(
-                    "Start the router. If it stops, it prints a command with --accept-gap: type that one; no event is left out. Then drop \
-                     the old slot, which retains log",
+                    "Start the router. If it stops with OBR-3102, run the --accept-gap command that it prints: no event is left out. Then \
+                     drop the old slot, which retains log",
                 )
                 .typing(format!("outbox-router run{}", shards::argument(source.shard)))
                 .sql(slot_functions::drop(name)),
@@ -209,24 +211,21 @@ fn missing(source: OutboxSource<'_>) -> Remedy {
     let steps = without_slot(source, Former::Gone).unwrap_or_else(|| {
         vec![
             Step::new(
-                "Messages leave no row, so the applications have to write them again. Create a new slot",
+                "Logical messages are not stored in a table: the applications have to write them again. Create a new slot",
             )
             .typing("outbox-router init"),
         ]
     });
     let create = Step::new("Create it").typing("outbox-router init");
-    let go_back = Step::new(
-        "The first command shows the bookmarks; the second, with the name of one in the place of NAME, creates the slot again from there",
-    )
-    .typing("outbox-router slot list")
-    .typing("outbox-router slot reset --to NAME");
+    let go_back = [
+        Step::new("List the bookmarks").typing("outbox-router slot list"),
+        Step::new("Create the slot again from one of them, with its name in the place of NAME")
+            .typing("outbox-router slot reset --to NAME"),
+    ];
     Remedy::default()
-        .or("If there was no slot before", [create])
-        .or(
-            "If it was dropped, or did not survive a failover, and there is a bookmark from before",
-            [go_back],
-        )
-        .or("If there is no bookmark", steps)
+        .or("If this router never had a slot", [create])
+        .or("If it was dropped, or did not survive a failover, and there is a bookmark", go_back)
+        .or("If it was dropped, and there is no bookmark", steps)
 }
 
 impl Slot {
@@ -289,8 +288,12 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
             .typing(format!("outbox-router run{}", shards::argument(source.shard))),
         ]
     });
-    let prevent = Step::new(format!("So that it does not happen again: {prevention}"));
-    Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("Afterwards", [prevent]))
+    let prevent = Step::new(prevention);
+    Error::not_safe(
+        ErrorCode::SlotLost,
+        what,
+        Remedy::steps(steps).or("To prevent this in future", [prevent]),
+    )
 }
 
 /// The slot that a new one replaces.
@@ -312,41 +315,29 @@ fn without_slot(source: OutboxSource<'_>, former: Former) -> Option<Vec<Step>> {
         Former::Invalidated { catalog_xmin } => catalog_xmin,
         Former::Gone | Former::Foreign => None,
     };
-    let Recovery { store, show, send } = recovery_sql::from_table(source, catalog_xmin)?;
-    let stored = match catalog_xmin {
+    let create = match former {
+        Former::Foreign => format!(
+            "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
+            own_slot(source)
+        ),
+        Former::Gone => "Create a new slot".to_owned(),
+        Former::Invalidated { .. } => "Drop the invalidated slot, and create a new one".to_owned(),
+    };
+    let saved = match catalog_xmin {
         Some(_) => {
             "the rows committed after the old slot's position, a few that were sent shortly before it, and those committed since the new \
              slot exists"
         }
-        None => "all rows of the table: without a slot, Postgres does not know which of them were sent",
+        None => "all rows of the table, since Postgres does not know which of them were sent without a slot",
     };
-    let name = match former {
-        Former::Foreign => {
-            format!("In the configuration set, under `[postgres]`, slot = \"{}\". ", own_slot(source))
-        }
-        Former::Gone | Former::Invalidated { .. } => String::new(),
-    };
-    let mut create = Step::new(format!(
-        "{name}Create a new slot, which has what is committed from then on, and at once, as an administrator, store what it lacks. That is \
-         {stored}. It does not include rows deleted since, nor messages without a table"
+    let mut save = Step::new(format!(
+        "{create}. It has what is committed from then on. At once, as an administrator, save what it lacks: {saved}. Rows deleted since, and \
+         logical messages, cannot be recovered like this"
     ));
     if let Former::Invalidated { .. } = former {
-        create = create.sql(slot_functions::drop(&source.postgres.slot));
+        save = save.sql(slot_functions::drop(&source.postgres.slot));
     }
-    let which = recovery_sql::of_which_shards(source).trim_end();
-    Some(vec![
-        create.typing("outbox-router init").sql(store),
-        Step::new(format!(
-            "Look at the stored rows, and delete from there what must not be sent again: everything that is in Kafka. {which}"
-        ).trim_end().trim_end_matches('.'))
-        .sql(show),
-        Step::new(
-            "Start the router. If it stops, it prints a command with --accept-gap: type that one. Then insert the stored rows again; their \
-             events come after newer ones of their aggregates",
-        )
-        .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-        .sql(send),
-    ])
+    recovery_sql::send_from_table(source, catalog_xmin, save.typing("outbox-router init"), "")
 }
 
 #[cfg(test)]
@@ -419,7 +410,7 @@ pub(crate) mod tests {
     fn a_two_phase_slot_is_refused_with_a_remedy() {
         let text = refused(Some(&Slot { two_phase: true, ..slot() }));
         assert!(
-            text.contains("pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed')"),
+            text.contains("pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed', false)"),
             "{text}"
         );
     }
@@ -447,7 +438,7 @@ pub(crate) mod tests {
         ] {
             let text = refused(Some(&Slot { invalidation_reason: Some(reason.into()), ..slot() }));
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
-            assert!(text.contains("WHERE age(xmin) <= age('7'::xid)`"), "{text}");
+            assert!(text.contains("WHERE age(xmin) <= age('7'::xid);`"), "{text}");
         }
         let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
         assert!(untold.contains("wal_removed"), "{untold}");

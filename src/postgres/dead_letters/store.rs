@@ -20,7 +20,7 @@ use super::sql::{self, REMEDY, Waiting};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
-use crate::error::{Error, Peer};
+use crate::error::{Error, ErrorCode, Peer};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
 use crate::unsendable::Reason;
@@ -151,7 +151,7 @@ impl DeadLetterStore {
         worker.refused = None;
         let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
             true => lock_lost(),
-            false => error.or_remedy(REMEDY),
+            false => error.or_remedy(REMEDY).with_code(ErrorCode::DeadLetterTable),
         })?;
         let (commands, received_commands) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(worker.run(received_commands, reports)));
