@@ -4,7 +4,7 @@
 use crate::error::{ErrorCode, Remedy, Step};
 
 /// What tells the route that skips an event from the one that keeps it.
-pub const WITHOUT_EVENT: &str = "To go on without this event";
+pub const WITHOUT_EVENT: &str = "To go on without this event and the rest of its transaction";
 
 /// Why an event cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,7 +37,7 @@ pub struct StartFacts<'a> {
     pub exactly_once: bool,
     /// The command that goes back to the last bookmark before the position of the router, if there is one.
     pub bookmark: Option<&'a str>,
-    /// The steps that send rows of the outbox tables again, from the last transaction that the router has delivered on.
+    /// The steps that send rows of the outbox tables again.
     pub rows: Option<&'a [Step]>,
 }
 
@@ -150,7 +150,10 @@ fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict
     );
     let mut remedy = Remedy::from(advice);
     if read_by_this {
-        what.push_str(", and earlier ones are missing in Kafka if another client has moved the slot");
+        what.push_str(
+            ", and earlier ones are missing in Kafka if another client has moved the slot. Nor can the router tell whether the \
+             publication was altered meanwhile",
+        );
         if let Some(bookmark) = found.bookmark {
             let go_back = Step::new("Go back to the last bookmark").typing(bookmark);
             remedy = remedy.or("To send everything again from the last bookmark on", [go_back]);
@@ -196,6 +199,10 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
     let Some(altered) = altered(checkpoint, found) else { return moved(checkpoint, found) };
     match moved(checkpoint, found) {
         None => Some(altered),
+        // its steps are about all rows of the table, published or not
+        Some(moved) if moved.code == ErrorCode::SlotAhead && found.rows.is_some() => {
+            Some(ResumeConflict { what: format!("{}; and {}", moved.what, altered.what), ..moved })
+        }
         Some(moved) => Some(ResumeConflict::new(
             // the worse one
             if moved.code.effect() < altered.code.effect() { altered.code } else { moved.code },
@@ -381,7 +388,7 @@ fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
             Step::new("To send them again, go back to a bookmark instead of accepting this").typing(bookmark),
         ]),
         (None, Some(rows)) => Remedy::steps([find_out]).or(
-            "There is no bookmark. To send missing events again that are still in the table",
+            "There is no bookmark. To send missing events again that are still in the table; rows that the slot still has come twice",
             rows.to_vec(),
         ),
         (None, None) => Remedy::steps([find_out]),

@@ -134,8 +134,8 @@ codes! {
     LogMismatch = 3106, "the server's log differs from the one that the router has read", Doubled, GONE;
     SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions, unless they were sent some other way";
     ReadByAnotherRouter = 3108, "another router has read the slot since", Doubled, "those that it has sent";
-    AlteredWhileAway = 3109, "the publication or a table was altered while the router was stopped", Lost, "those committed while the table was not published";
-    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Lost, "if another client has moved the slot; otherwise some may be sent twice";
+    AlteredWhileAway = 3109, "the publication or a table was altered while the router was stopped", Lost, "those committed while the table was not published; the steps send them";
+    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Lost, "if another client has moved the slot, or the table was not published for a time; otherwise some may be sent twice";
     CheckpointUnreadable = 3111, "the checkpoint cannot be read", Late, WAIT;
     StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the steps send them";
     PositionUnusable = 3113, "the position, bookmark or slot cannot be used as asked", None, "";
@@ -146,8 +146,8 @@ codes! {
     PublicationWithoutInserts = 4003, "the publication does not publish inserts", Lost, UNPUBLISHED;
     ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the table, and the steps send them; of rows deleted since, the log has only the published columns";
     PublishedByPartition = 4005, "the publication publishes partitions instead of the outbox table", Lost, UNPUBLISHED;
-    AlteredWhileRunning = 4006, "the publication or a table was altered while the router ran", Lost, "those committed while the table was not published";
-    TableMissing = 4101, "the outbox table does not exist, or is not a table", Late, "while there is no table, applications cannot write any";
+    AlteredWhileRunning = 4006, "the publication or a table was altered while the router ran", Lost, "those committed while the table was not published; the next start prints the steps that send them";
+    TableMissing = 4101, "the outbox table does not exist, or is not a table", Lost, "if it was renamed, those written since under its new name; if there is none, applications cannot write any";
     TableNotLogged = 4102, "the outbox table is unlogged", Lost, "those written while it is unlogged are only in the table; the steps send them";
     ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
     // 5000: Kafka

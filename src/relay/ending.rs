@@ -41,7 +41,12 @@ impl<S: Source, K: Sink> Relay<S, K> {
             Outcome::Failed(reason) => {
                 let records = self.window.records();
                 if records > 0 {
-                    tracing::warn!(%reason, records, "stopping once everything before it is acknowledged");
+                    // the whole of it is printed at the end
+                    let reason = match reason {
+                        Error::Definite(definite) => &definite.what,
+                        Error::Transient(transient) => &transient.what,
+                    };
+                    tracing::warn!(reason, records, "stopping once everything before it is acknowledged");
                 }
                 None
             }

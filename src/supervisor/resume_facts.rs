@@ -4,7 +4,7 @@ use pg_logical::session::Session;
 use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::{
-    self, Checkpoint, LogFingerprint, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts, System,
+    self, Checkpoint, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts, System,
 };
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Step};
@@ -52,15 +52,10 @@ impl ResumeFacts<'_> {
         };
         let bookmark = bookmark
             .map(|to| format!("outbox-router slot reset --to {to}{}", shards::argument(config.shard)));
-        let rows = before.and_then(|before| match before.fingerprint {
-            LogFingerprint::Landmark(last) => catalog::send_from_table(
-                config.source(),
-                Some(last.xid),
-                Step::new("As an administrator, save the rows from the last delivered transaction on"),
-                &format!("--accept-gap {confirmed}"),
-            ),
-            LogFingerprint::Unknown | LogFingerprint::Quiet { .. } => None,
-        });
+        // All rows: those of a transaction that was open at the checkpoint may have any lower transaction id.
+        let save = Step::new("As an administrator, save the rows of the table");
+        let rows =
+            catalog::send_from_table(config.source(), None, save, &format!("--accept-gap {confirmed}"));
         let found = StartFacts {
             router: &config.name,
             slot: &config.postgres.slot,

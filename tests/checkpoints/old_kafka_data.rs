@@ -74,6 +74,9 @@ async fn old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again(
         // typed again, it is refused
         let _ = setup.outbox.client().await.batch_execute(ended.command("CREATE TABLE")).await;
     }
+    // events 1 to 3 were sent before the earlier state, so an operator deletes them
+    let table = ended.command("SELECT * FROM outbox_router.").split(' ').nth(3).unwrap();
+    setup.outbox.execute(&format!("DELETE FROM {table} WHERE (payload->>'n')::int <= 3")).await;
     let mut router = Router::with_arguments(&setup.settings, &["--accept-gap", ended.accept_gap_position()]);
     router.ready().await;
     let client = setup.outbox.client().await;
@@ -83,7 +86,6 @@ async fn old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again(
     setup.outbox.insert_numbers("order", "a", 7..8).await;
     setup.outbox.all_confirmed().await;
     router.stop().await;
-    // the last delivered transaction is sent again
-    assert_eq!(setup.numbers().await, [3, 4, 5, 6, 7]);
+    assert_eq!(setup.numbers().await, [4, 5, 6, 7]);
     assert_eq!(setup.outbox.query("SELECT FROM outbox").await.len(), 7);
 }

@@ -86,6 +86,8 @@ const PROOFS: &[(Code, Proof)] = &[
         Code::SlotAhead,
         Typed(&[
             "situation_slot_moved_by_somebody_else",
+            "situation_slot_moved_past_a_long_transaction",
+            "situation_slot_and_publication_dropped",
             "old_kafka_data_is_named_and_the_bookmark_sends_the_missing_events_again",
             "old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again",
         ]),
@@ -118,7 +120,7 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (Code::PublishedByPartition, Typed(&["situation_publication_of_partitions"])),
     (Code::AlteredWhileRunning, Typed(&["situation_publication_created_again_while_the_router_runs"])),
-    (Code::TableMissing, Typed(&["situation_table_dropped"])),
+    (Code::TableMissing, Typed(&["situation_table_renamed", "situation_table_dropped"])),
     (Code::TableNotLogged, Typed(&["situation_table_unlogged"])),
     (Code::ColumnUnusable, Decides(VALUE)),
     (Code::KafkaLogin, Decides(PASSWORDS)),
@@ -237,10 +239,10 @@ impl Scene {
         Router::active(&self.settings).await.stop().await;
     }
 
-    /// Types the only way out of a refusal, and does not start the router.
-    async fn mends(&mut self, ended: &Ended, code: Code) {
+    /// Types the way out with this name, and does not start the router.
+    async fn mends(&mut self, ended: &Ended, code: Code, way: &str) {
         self.keeps(ended, code);
-        Typist::new(&self.outbox, &self.settings).types_steps(ended, "").await;
+        Typist::new(&self.outbox, &self.settings).types_steps(ended, way).await;
     }
 
     fn keeps(&self, ended: &Ended, code: Code) {

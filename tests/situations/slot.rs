@@ -95,3 +95,38 @@ async fn situation_slot_moved_by_somebody_else() {
     let way = "To go on without the events that may be missing";
     scene.refused(Code::SlotAhead, 3, way, Arrive::Without(&[2, 3, 4])).await;
 }
+
+const FROM_TABLE: &str = "There is no bookmark. To send missing events again that are still in the table; rows that the slot still has come twice";
+
+/// One of the rows is of a transaction that began before everything that the router has delivered.
+#[tokio::test]
+async fn situation_slot_moved_past_a_long_transaction() {
+    let mut scene = Scene::new().await;
+    let mut client = scene.outbox.client().await;
+    let long = client.transaction().await.unwrap();
+    let sql =
+        "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'b', '{\"n\": 0}')";
+    long.batch_execute(sql).await.unwrap();
+    scene.written = 1;
+    // the router cannot confirm more while that transaction is open, but has delivered
+    let router = Router::active(&scene.settings).await;
+    scene.writes(2).await;
+    scene.kafka.holds(&scene.outbox.name, 2).await;
+    scene.outbox.all_confirmed().await;
+    router.stop().await;
+    long.commit().await.unwrap();
+    scene.writes(2).await;
+    scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
+    scene.refused(Code::SlotAhead, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+}
+
+#[tokio::test]
+async fn situation_slot_and_publication_dropped() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql(&format!("{DROP}; DROP PUBLICATION outbox_router")).await;
+    scene.writes(3).await;
+    succeeded(scene.settings.run_async(&["init"]).await, &[]);
+    scene.writes(2).await;
+    scene.refused(Code::SlotAhead, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+}

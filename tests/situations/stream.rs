@@ -10,7 +10,7 @@ use crate::support::shared;
 async fn published_again(scene: &mut Scene, code: Code) {
     scene.writes(3).await;
     let ended = Router::start(&scene.settings).exits(1).await;
-    scene.mends(&ended, code).await;
+    scene.mends(&ended, code, "").await;
     scene.refused(Code::AlteredWhileAway, 3, "", Arrive::Once).await;
 }
 
@@ -80,9 +80,34 @@ async fn situation_table_dropped() {
     scene.delivered(2).await;
     scene.sql("DROP TABLE outbox").await;
     let ended = Router::start(&scene.settings).exits(1).await;
-    scene.mends(&ended, Code::TableMissing).await;
+    scene
+        .mends(
+            &ended,
+            Code::TableMissing,
+            "If it was dropped: `init` stops with OBR-4002 then, and the second command adds the new table",
+        )
+        .await;
     scene.sql("ALTER TABLE outbox ALTER event_type SET DEFAULT 'happened'").await;
     scene.refused(Code::AlteredWhileAway, 3, "", Arrive::Once).await;
+}
+
+/// The first step shows the new name, which the operator then configures.
+#[tokio::test]
+async fn situation_table_renamed() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("ALTER TABLE outbox RENAME TO events").await;
+    let insert =
+        "INSERT INTO events (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 2}')";
+    scene.sql(insert).await;
+    let ended = Router::start(&scene.settings).exits(1).await;
+    scene.mends(&ended, Code::TableMissing, "").await;
+    let rows = scene.outbox.query(ended.command("SELECT schemaname").trim_end_matches(';')).await;
+    scene.settings = scene.settings.clone().set("outbox.table", rows[0].get::<_, String>(1));
+    scene.written = 3;
+    let router = Router::active(&scene.settings).await;
+    scene.count(Arrive::Once).await;
+    router.stop().await;
 }
 
 /// What was written while it was unlogged is in the table alone.
@@ -99,7 +124,7 @@ async fn situation_table_unlogged() {
     scene.ended(&ended, Code::TableNotLogged, "", Arrive::AtLeastOnce, &[Code::AlteredWhileAway]).await;
 }
 
-const WITHOUT_EVENT: &str = "To go on without this event";
+const WITHOUT_EVENT: &str = "To go on without this event and the rest of its transaction";
 
 #[tokio::test]
 async fn situation_event_without_a_topic() {
@@ -163,7 +188,7 @@ async fn situation_role_without_replication() {
         .set("postgres.url", scene.outbox.url().replace("//postgres@", &format!("//{role}@")));
     scene.writes(2).await;
     let ended = Router::start(&scene.settings).exits(1).await;
-    scene.mends(&ended, Code::PostgresAccess).await;
+    scene.mends(&ended, Code::PostgresAccess, "").await;
     Router::active(&scene.settings).await.stop().await;
     scene.sql(&format!("REVOKE ALL ON DATABASE SLOT FROM {role}; DROP ROLE {role}")).await;
 }

@@ -30,7 +30,7 @@ use super::{CONNECT_TIMEOUT, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
@@ -377,6 +377,17 @@ fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
             format!("{}, and run init again", LOCK_REMEDY),
         );
     }
+    let may_not = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && remedy == GENERAL_REMEDY;
+    let remedy = if may_not {
+        let step = Step::new(
+            "Run init as an administrator, with the name of the router's role in the place of ROLE",
+        );
+        Remedy::steps([
+            step.typing("outbox-router init --url postgres://ADMINISTRATOR@HOST/DATABASE --role ROLE")
+        ])
+    } else {
+        remedy.into()
+    };
     match error.or_remedy(remedy) {
         Error::Definite(mut definite) => {
             definite.what = format!("cannot {verb} the {what}: {}", definite.what);

@@ -125,7 +125,7 @@ fn fault(
                 ErrorCode::TableMissing,
                 format!("the outbox table {table_name} does not exist in this database"),
                 match publication {
-                    Some(_) if source.shard.is_none() => created_and_published(&sql, table_name),
+                    Some(_) if source.shard.is_none() => created_and_published(&sql, name, table_name),
                     _ => table_missing(),
                 },
             ));
@@ -252,20 +252,35 @@ pub fn guard(postgres: &Postgres) -> String {
 
 /// The remedy for a table that does not exist.
 pub fn table_missing() -> Remedy {
-    Remedy::steps([Step::new(
-        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong, or create the table",
-    )
-    .typing("outbox-router init")])
+    Remedy::steps([correct_name()]).or("If there never was a table, or it was dropped", [create()])
 }
 
 /// The same if there is a publication, to which `init` adds nothing.
-fn created_and_published(publication: &str, table: &TableName) -> Remedy {
-    Remedy::steps([Step::new(
-        "Correct `[outbox] table`, or the database in `[postgres] url`, if one is wrong. Otherwise create the table. `init` stops with \
-         OBR-4002 then, and the second command adds the table to the publication",
+fn created_and_published(publication: &str, name: &str, table: &TableName) -> Remedy {
+    let published = format!(
+        "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {}",
+        quoting::literal(name)
+    );
+    let create = create().sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()));
+    Remedy::steps([
+        Step::new("Look whether the table was renamed: the publication still has it, under its new name")
+            .sql(published),
+        correct_name(),
+    ])
+    .or(
+        "If it was dropped: `init` stops with OBR-4002 then, and the second command adds the new table",
+        [create],
     )
-    .typing("outbox-router init")
-    .sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()))])
+}
+
+fn correct_name() -> Step {
+    Step::new(
+        "Name the table as it is now called in `[outbox] table`, or correct the database in `[postgres] url`, and start the router again",
+    )
+}
+
+fn create() -> Step {
+    Step::new("Create the table").typing("outbox-router init")
 }
 
 fn publish(alteration: String) -> Remedy {
@@ -303,13 +318,14 @@ pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>,
         .sql(store),
         Step::new(format!(
             "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
-             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}Nothing is lost so far",
+             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}",
             recovery_sql::of_which_shards(source)
-        ))
+        ).trim_end().trim_end_matches('.'))
         .sql(show),
         Step::new(
-            "Run the `slot advance` command of step 1. The events that it counts are the saved ones: the router goes on after them. Start it, \
-             and insert them again; their events come after newer ones of their aggregates",
+            "Run the `slot advance` command of step 1. The events that it counts as never sent are the saved ones: the router goes on \
+             after them. Start it, and insert them again, in place of rows that are still there: these are deleted first, with what references \
+             them ON DELETE CASCADE. Their events come after newer ones of their aggregates",
         )
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
         .sql(send),

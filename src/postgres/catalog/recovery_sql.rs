@@ -126,9 +126,11 @@ fn insert_again(table: &TableName, id: &str) -> String {
     format!(
         "(SELECT format('DELETE FROM %1$s WHERE %2$s = %3$s; INSERT INTO %1$s (%4$s) OVERRIDING SYSTEM VALUE VALUES (%5$s)', \
          {}, {id}, coalesce(min(field[3]) FILTER (WHERE field[1] = {id}), 'NULL'), string_agg(field[1], ', '), \
-         string_agg(regexp_replace(field[3], '^[-0-9NI].*', '''\\&'''), ', ')) FROM regexp_matches(substr(data, strpos(data, ': INSERT:') + 9), {}, 'g') AS field)",
+         string_agg(regexp_replace(field[3], '^[-0-9NI].*', '''\\&'''), ', ')) FROM regexp_matches(substr(data, strpos(data, ': INSERT:') + 9), {}, 'g') AS field \
+         WHERE field[1] NOT IN (SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = {}::regclass AND attgenerated <> ''))",
         literal(&table.in_sql()),
         literal(FIELD),
+        literal(&table.in_sql()),
         id = format!("quote_ident({})", literal(id)),
     )
 }
@@ -196,7 +198,8 @@ pub fn send_from_table(
         ))
         .sql(show),
         Step::new(format!(
-            "{start}. Then insert the saved rows again; their events come after newer ones of their aggregates"
+            "{start}. Then insert the saved rows again, in place of those that are still there: they are deleted first, with what references them ON \
+             DELETE CASCADE. Their events come after newer ones of their aggregates"
         ))
         .typing(format!("outbox-router run{space}{run}{}", shards::argument(source.shard)))
         .sql(send),

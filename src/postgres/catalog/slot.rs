@@ -217,10 +217,13 @@ fn missing(source: OutboxSource<'_>) -> Remedy {
         ]
     });
     let create = Step::new("Create it").typing("outbox-router init");
+    let shard = shards::argument(source.shard);
     let go_back = [
-        Step::new("List the bookmarks").typing("outbox-router slot list"),
-        Step::new("Create the slot again from one of them, with its name in the place of NAME")
-            .typing("outbox-router slot reset --to NAME"),
+        Step::new("List the bookmarks").typing(format!("outbox-router slot list{shard}")),
+        Step::new(
+            "Create the slot again from one of them, with its name in the place of NAME; what was sent since the bookmark is sent again",
+        )
+        .typing(format!("outbox-router slot reset --to NAME{shard}")),
     ];
     Remedy::default()
         .or("If this router never had a slot", [create])
@@ -410,7 +413,9 @@ pub(crate) mod tests {
     fn a_two_phase_slot_is_refused_with_a_remedy() {
         let text = refused(Some(&Slot { two_phase: true, ..slot() }));
         assert!(
-            text.contains("pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed', false)"),
+            text.contains(
+                "pg_copy_logical_replication_slot('outbox_router', 'outbox_router_committed', false)"
+            ),
             "{text}"
         );
     }

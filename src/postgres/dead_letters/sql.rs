@@ -7,7 +7,7 @@ use pg_logical::session::Row;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::dead_letters::{DeadLetter, Decision, Key, OriginalEvent};
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::unsendable::Reason;
 
 /// The table.
@@ -29,12 +29,17 @@ pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"
      privileges that the router needs";
 
 /// Why parked events keep a router that does not park from starting, and what to do.
-pub fn still_parked(count: &str) -> (String, &'static str) {
+pub fn still_parked(count: &str) -> (String, Remedy) {
     (
         format!(
             "{count} events are parked, and `[dead_letters] policy` is \"stop\": later events of their aggregates would be sent before them"
         ),
-        "Set `policy = \"park\"` again, and retry or discard them (outbox-router dead-letters list); then change it",
+        Remedy::steps([
+            Step::new("Set `[dead_letters] policy = \"park\"` again, and start the router"),
+            Step::new("Look at the parked events").typing("outbox-router dead-letters list"),
+            Step::new("Retry them, or discard those that nobody needs, by `--id`, `--aggregate` or `--reason`. Once none is left, change the policy")
+                .typing("outbox-router dead-letters retry --all"),
+        ]),
     )
 }
 
