@@ -110,7 +110,7 @@ codes! {
     // 2000: configuration, command line and process
     CommandLine = 2001, "invalid arguments on the command line", None, "";
     Configuration = 2002, "the configuration is invalid", None, "";
-    KafkaProperties = 2003, "a property under [kafka] cannot be used", None, "";
+    KafkaProperties = 2003, "a Kafka property cannot be used", None, "";
     Contracts = 2004, "the contracts contain errors", None, "";
     ProcessLimits = 2005, "a limit on threads or open files is too low", None, "";
     AdminEndpoint = 2006, "the admin endpoint cannot listen", None, "";
