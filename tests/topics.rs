@@ -4,7 +4,7 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
-use crate::support::settings::Settings;
+use crate::support::settings::{Settings, positions_topic};
 
 #[tokio::test]
 async fn topics_are_created_as_configured() {
@@ -95,6 +95,7 @@ async fn topics_by_sequence_are_the_same_after_a_restart() {
 #[tokio::test]
 async fn topics_that_are_missing_stop_the_router_that_may_not_create_them() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    kafka.create_topic(&positions_topic(&outbox), 1, &[("cleanup.policy", "compact")]).await;
     let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
     let router = Router::active(&settings).await;
     outbox.insert("order", "a", "{}").await;

@@ -9,7 +9,7 @@ use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{Settings, positions_topic};
 use crate::support::writers::Writers;
 
 /// The current version of each of the writers' aggregates.
@@ -105,6 +105,7 @@ async fn topics_deleted_under_a_router_that_may_not_create_them_stop_it() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let topic = outbox.topic("order");
     kafka.create_topic(&topic, 1, &[]).await;
+    kafka.create_topic(&positions_topic(&outbox), 1, &[("cleanup.policy", "compact")]).await;
     let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
     let router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..4).await;

@@ -133,7 +133,7 @@ async fn no_guessing_about_wal_that_the_server_cannot_decode() {
         .says(&["does not exist"]);
     for _ in 0..2 {
         let ended = Router::start(&settings).exits(3).await;
-        ended.says(&["publication", "does not exist", "nothing was skipped", "rescue"]);
+        ended.says(&["publication", "does not exist", "they stay in the log", "rescue"]);
     }
     let confirmed = outbox.confirmed().await;
     assert!(confirmed < event, "confirmed up to {confirmed}, past the event that ends at {event}");

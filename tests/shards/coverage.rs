@@ -89,7 +89,7 @@ async fn shards_left_over_from_another_number_are_found() {
     router.stop().await;
     for shard in ["0", "1", "2"] {
         let ended = Router::with_arguments(&three, &["--shard", shard]).exits(3).await;
-        ended.says(&["has not delivered from the slot", "_of_2", "shards change --from 2`"]);
+        ended.says(&["has not delivered from the slot", "_of_2", "shards change --from 2"]);
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn keep(code: Code, message: &str) {
     insta::assert_snapshot!(format!("{code}_{test}"), without_numbers(message));
 }
 
-/// Hides the positions and transaction ids in names of tables and in SQL.
+/// Hides the positions and transaction ids in names of tables and in SQL, and distances in the log.
 fn without_numbers(message: &str) -> String {
     let mut text = message.to_owned();
     for (before, name) in [("unsent_NAME_", "NUMBER"), ("age('", "XID")] {
@@ -31,7 +31,14 @@ fn without_numbers(message: &str) -> String {
         }
         text = shown;
     }
-    text
+    // "236.0 KiB before that"
+    let mut parts: Vec<&str> = text.split(" before that").collect();
+    let last = parts.pop().unwrap_or_default();
+    let distances = parts.into_iter().map(|part| {
+        let (before, _) = part.rsplit_once(", ").unwrap();
+        format!("{before}, SIZE before that")
+    });
+    distances.collect::<String>() + last
 }
 
 /// The messages with this code, each with the situations in which it was seen.
@@ -61,7 +68,8 @@ const INTRODUCTION: &str = "\
 
 A refusal shows a code, what was found, what it means for events, and numbered steps. If there are several ways out, each says when it
 applies. Run the router's commands in a shell and the statements in psql, exactly as printed. To run a step again is harmless; if a
-*first* attempt fails, stop. `NAME`, `HOST`, `LSN`, `NUMBER` and `XID` stand for what a message fills in.
+*first* attempt fails, stop. `NAME`, `HOST`, `LSN`, `SIZE`, `NUMBER` and `XID` stand for what a message
+fills in.
 
 - On standard error the refusal is the last thing that a process prints. With `--log-format json` it is one line with the fields `code`,
   `effect`, `events` and `remedy`.
@@ -148,6 +156,7 @@ fn situations_are_shown_without_numbers() {
     for (message, shown) in [
         ("x unsent_NAME_0_1a2b\" y", "x unsent_NAME_NUMBER\" y"),
         ("age(xmin) <= age('754'::xid)", "age(xmin) <= age('XID'::xid)"),
+        ("at LSN, 2.0 KiB before that. The", "at LSN, SIZE before that. The"),
     ] {
         assert_eq!(without_numbers(message), shown);
     }
