@@ -13,7 +13,7 @@ async fn shards_need_a_server_with_row_filters() {
     let settings = settings(&outbox, &kafka, MODES[0], 2);
     refused(&settings.run(&["init"]), 1, &["shards need the row filters of 15", "nothing was changed"]);
     // `init` says why it creates none
-    Router::start(&settings).exits(3).await.says(&["does not exist", "run `outbox-router init`"]);
+    Router::start(&settings).exits(3).await.says(&["does not exist", "outbox-router init"]);
 }
 
 #[tokio::test]
