@@ -199,8 +199,10 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
     let Some(altered) = altered(checkpoint, found) else { return moved(checkpoint, found) };
     match moved(checkpoint, found) {
         None => Some(altered),
-        // its steps are about all rows of the table, published or not
-        Some(moved) if moved.code == ErrorCode::SlotAhead && found.rows.is_some() => {
+        // without a bookmark its steps are about all rows of the table, published or not
+        Some(moved)
+            if moved.code == ErrorCode::SlotAhead && found.bookmark.is_none() && found.rows.is_some() =>
+        {
             Some(ResumeConflict { what: format!("{}; and {}", moved.what, altered.what), ..moved })
         }
         Some(moved) => Some(ResumeConflict::new(

@@ -90,7 +90,7 @@ const BEHIND: &str = "they wait in the log until the router gets past this";
 const UNPUBLISHED: &str = "those committed while the table is not published. With checkpoints, the next start stops with OBR-3109 on purpose, and \
      prints the steps that send them";
 const UNRETAINED: &str = "nothing retains those committed before the router has a usable slot of its own; they are only in the table";
-const GONE: &str = "and Kafka has events that Postgres no longer has";
+const GONE: &str = "Kafka has events that Postgres no longer has";
 
 codes! {
     // 1000: Postgres, its server and its roles
@@ -139,7 +139,7 @@ codes! {
     CheckpointUnreadable = 3111, "the checkpoint cannot be read", Late, WAIT;
     StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the steps send them";
     PositionUnusable = 3113, "the position, bookmark or slot cannot be used as asked", None, "";
-    DeadLettersLost = 3114, "parked events are lost", Lost, "those whose rows the message speaks of";
+    DeadLettersLost = 3114, "parked events are lost", Lost, "those whose rows are gone";
     // 4000: publication and outbox table
     PublicationMissing = 4001, "the publication does not exist", Lost, UNPUBLISHED;
     PublicationWithoutTable = 4002, "the publication does not publish the outbox table", Lost, UNPUBLISHED;

@@ -3,7 +3,7 @@
 use super::super::record::tests::sample_checkpoint;
 use super::*;
 use crate::checkpoint::{LogFingerprint, ResumeCheck};
-use crate::error::Remedy;
+use crate::error::{Remedy, Step};
 use crate::progress::{Landmark, Partial};
 use pg_logical::PgTimestamp;
 
@@ -20,6 +20,7 @@ struct Case {
     log_mismatch: Option<LogMismatch>,
     record: Option<SlotRecord>,
     exactly_once: bool,
+    bookmark: Option<&'static str>,
 }
 
 impl Case {
@@ -36,6 +37,7 @@ impl Case {
             log_mismatch: None,
             record: None,
             exactly_once: true,
+            bookmark: None,
         }
     }
 
@@ -53,8 +55,8 @@ impl Case {
             log_mismatch: self.log_mismatch,
             record: self.record.as_ref(),
             exactly_once: self.exactly_once,
-            bookmark: None,
-            rows: None,
+            bookmark: self.bookmark,
+            rows: Some(&[Step::new("Save all rows")]),
         };
         decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }
@@ -239,6 +241,19 @@ fn no_guessing_where_the_two_positions_do_not_fit() {
             definite.remedy.to_string().contains(&format!("--accept-gap {}", Lsn(resume_at))),
             "{definite}"
         );
+    }
+}
+
+/// A bookmark leads back in the log, which lacks unpublished rows; the table has them all.
+#[test]
+fn unpublished_rows_keep_their_steps_beside_a_bookmark() {
+    let definition =
+        StreamDefinition { publication: Some("16400/800".into()), ..sample_checkpoint().definition };
+    for (bookmark, of_table, of_log) in [(None, true, false), (Some("slot reset --to before"), false, true)] {
+        let case = Case { definition: definition.clone(), confirmed: 0x1400, bookmark, ..Case::new() };
+        let remedy = case.decided(None).unwrap_err().remedy.to_string();
+        assert_eq!(remedy.contains("Save all rows"), of_table, "{remedy}");
+        assert_eq!(remedy.contains("In one session: SELECT 1"), of_log, "{remedy}");
     }
 }
 
