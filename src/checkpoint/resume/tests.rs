@@ -44,6 +44,7 @@ impl Case {
     fn decided(&self, accepted: Option<u64>) -> Result<Start, ResumeConflict> {
         let timeline = if self.history.is_some() { 2 } else { 1 };
         let system = System { identifier: self.identifier.into(), timeline, flush: Lsn(self.flush) };
+        let rows = [Step::new("Save all rows")];
         let found = StartFacts {
             router: "shop",
             slot: self.slot,
@@ -56,7 +57,7 @@ impl Case {
             record: self.record.as_ref(),
             exactly_once: self.exactly_once,
             bookmark: self.bookmark,
-            rows: Some(&[Step::new("Save all rows")]),
+            rows: Some(&rows),
         };
         decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }
