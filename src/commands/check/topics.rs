@@ -180,7 +180,7 @@ fn size(
         findings.warning("message_size", what, remedy);
     } else {
         let remedy = "Raise max.message.bytes, set a compression.type under `[kafka]`, or write smaller payloads: the \
-                      router stops at such an event";
+                      router stops at such an event. A row that was sent before or skipped counts until it is deleted";
         findings.error("message_size", ErrorCode::EventTooLarge, what, remedy);
     }
 }
