@@ -136,7 +136,8 @@ async fn broker_frozen_is_logged_once_with_a_reason() {
 #[tokio::test]
 async fn broker_frozen_is_explained_before_its_requests_time_out() {
     for mode in MODES {
-        let broker = PrivateKafka::start(&[]).await;
+        // by default the controller fences a broker that was silent for 9 s, and no partition has a leader for a moment
+        let broker = PrivateKafka::start(&["broker.session.timeout.ms=60000"]).await;
         let (outbox, kafka) = (Outbox::new().await, broker.client());
         let mut router = Router::active(&Settings::new(&outbox, &kafka).set("delivery.mode", mode)).await;
         outbox.insert_numbers("order", "a", 1..2).await;
