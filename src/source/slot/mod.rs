@@ -255,9 +255,10 @@ impl<S: Transport> SlotSource<S> {
 
     /// What Postgres has for the relay, if its log ends at `checked`. `sent_all`: the walsender waits for more log.
     fn awaited(&self, checked: Lsn, sent_all: bool) -> Awaited {
-        if self.received < checked && !sent_all {
+        let more = self.received < checked && !sent_all;
+        if more && self.stream.is_streaming() {
             Awaited::Log
-        } else if self.bulk_reads.moves_the_slot() {
+        } else if more || self.bulk_reads.moves_the_slot() {
             Awaited::Answer
         } else {
             Awaited::Nothing

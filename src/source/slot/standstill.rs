@@ -1,5 +1,5 @@
-//! Detects that Postgres sends nothing although its log has more, which neither the stream nor a bulk read shows: it waits for
-//! standbys (`synchronized_standby_slots`), or for something else.
+//! Detects that Postgres sends nothing although its log has more, which the stream does not show: it waits for standbys
+//! (`synchronized_standby_slots`), or for something else.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
 /// A healthy standby is often behind for a moment.
 const STANDBY_GRACE: Duration = Duration::from_secs(3);
 
-/// Postgres may need a moment to decode its log. With up to a second before the first check and another before the last one,
-/// the reason is there after ten seconds.
-const GRACE: Duration = Duration::from_secs(8);
+/// Postgres may need a moment to decode its log.
+const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Standstill {
@@ -32,7 +31,7 @@ pub(super) struct Standstill {
 pub(super) enum Awaited {
     /// Nothing.
     Nothing,
-    /// Only the answer to a move of the slot, which waits for standbys too.
+    /// Only the answer of a request that waits for standbys.
     Answer,
     /// Changes, or at least a later position.
     Log,
@@ -113,17 +112,17 @@ mod tests {
             standstill.observed(later(start, second), &[], awaited);
             assert_eq!(standstill.reason(), None, "{second}");
         }
-        standstill.observed(later(start, 37), &[], Awaited::Log);
+        standstill.observed(later(start, 39), &[], Awaited::Log);
         assert_eq!(standstill.reason(), None);
         standstill.progressed(false, Lsn(6));
-        standstill.observed(later(start, 39), &[], Awaited::Log);
+        standstill.observed(later(start, 41), &[], Awaited::Log);
         assert_eq!(standstill.reason(), None, "the relay was busy");
-        standstill.observed(later(start, 47), &[], Awaited::Answer);
-        assert_eq!(standstill.reason(), None, "no event waits for the slot to move");
-        standstill.observed(later(start, 47), &[], Awaited::Log);
+        standstill.observed(later(start, 51), &[], Awaited::Answer);
+        assert_eq!(standstill.reason(), None, "an answer takes as long as it takes");
+        standstill.observed(later(start, 51), &[], Awaited::Log);
         assert!(standstill.reason().unwrap().contains("its process 7"));
         standstill.progressed(true, Lsn(7));
-        standstill.observed(later(start, 48), &[], Awaited::Log);
+        standstill.observed(later(start, 52), &[], Awaited::Log);
         assert_eq!(standstill.reason(), None);
     }
 }
