@@ -78,10 +78,7 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], posit
     }
     let place = position.to_string().replace('/', "_").to_lowercase();
     let stored = &stored(&format!("{}_{place}", postgres.slot));
-    let shard = match shards::argument(source.shard) {
-        none if none.is_empty() => none,
-        argument => format!(" || {}", literal(&argument)),
-    };
+    let shard = shards::argument(source.shard);
     let wanted = wanted.join(" OR ");
     let statements = statements.join(" ");
     Recovery {
@@ -92,7 +89,7 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], posit
              CREATE TABLE {stored} AS SELECT upto, n, lsn, data FROM (SELECT pg_current_wal_flush_lsn() AS upto) AS log \
              LEFT JOIN LATERAL pg_logical_slot_peek_changes({copy}, upto, NULL) WITH ORDINALITY AS change (lsn, xid, data, n) \
              ON {wanted}; \
-             SELECT count(data), 'outbox-router slot advance --to ' || min(upto){shard} AS command FROM {stored}"
+             SELECT count(data), format('outbox-router slot advance --to %s{shard}', min(upto)) AS command FROM {stored}"
         ),
         show: format!("SELECT lsn, data FROM {stored} WHERE data IS NOT NULL ORDER BY n"),
         send: format!(
@@ -293,6 +290,9 @@ mod tests {
         let config = Config { shard: Some(Shard { number: 1, of: 2 }), ..config() };
         assert!(of_which_shards(config.source()).contains("all shards"));
         let store = in_commit_order(config.source(), &[table(false)], POSITION).store;
-        assert!(store.contains("|| min(upto) || ' --shard 1'"), "{store}");
+        assert!(
+            store.contains("format('outbox-router slot advance --to %s --shard 1', min(upto))"),
+            "{store}"
+        );
     }
 }
