@@ -45,13 +45,18 @@ pub enum Report {
         /// The server process of the session, if it existed after that.
         walsender: Option<Walsender>,
     },
-    /// No findings up to this position.
-    Healthy {
-        /// The server's flush LSN from before the check.
-        checked: Lsn,
+    /// How far the log goes. It comes before each check of the catalogues.
+    LogEnd {
+        /// The server's flush LSN.
+        end: Lsn,
         /// Whether the walsender has sent all of it and waits for more. The flush LSN may be within a record, which cannot be
         /// sent before it is complete.
         sent_all: bool,
+    },
+    /// No findings in the catalogues up to this position.
+    Healthy {
+        /// The end of the log from before the check.
+        checked: Lsn,
         /// The slot at that time.
         slot: Box<Slot>,
         /// The standbys that Postgres waits for and that have not confirmed `checked`.
@@ -244,13 +249,7 @@ impl Watcher {
                 Err(error) => return error,
             }
             if Instant::now() >= next_check {
-                let check = async {
-                    if let Some(heartbeat) = &mut self.heartbeat {
-                        heartbeat.write(session).await?;
-                    }
-                    self.check(session).await
-                };
-                match within_timeout(check).await {
+                match self.check(session).await {
                     Ok(report) => {
                         if self.logged_failure.take().is_some() {
                             tracing::info!(peer = "postgres", "the catalogues can be read again");
@@ -281,7 +280,19 @@ impl Watcher {
         }
     }
 
+    /// Writes a heartbeat, reports how far the log goes, and checks the catalogues.
     async fn check(&mut self, session: &mut Session) -> Result<Report, CheckFailure> {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            within_timeout(heartbeat.write(session)).await?;
+        }
+        let (end, sent_all) = within_timeout(self.log_end(session)).await?;
+        // reported by itself, because the catalogues may be locked
+        self.report(Report::LogEnd { end, sent_all }).await;
+        within_timeout(self.check_catalogues(session, end)).await
+    }
+
+    /// The flush LSN, and whether the walsender waits for more log.
+    async fn log_end(&self, session: &mut Session) -> Result<(Lsn, bool), CheckFailure> {
         let sql = format!(
             "SELECT ({FLUSH_LSN}), (SELECT a.wait_event FROM pg_catalog.pg_stat_get_activity({}) a)",
             self.walsender
@@ -289,8 +300,16 @@ impl Watcher {
         let rows = session.query(&sql).await?;
         let value = |index| rows.first().and_then(|row| row.get(index));
         let unreadable = || Error::transient(Peer::Postgres, "the flush LSN cannot be read");
-        let checked = value(0).and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
-        let sent_all = value(1).is_some_and(|event| event.eq_ignore_ascii_case(WAITS_FOR_LOG));
+        let end = value(0).and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+        Ok((end, value(1).is_some_and(|event| event.eq_ignore_ascii_case(WAITS_FOR_LOG))))
+    }
+
+    /// The catalogues are as expected up to `checked`.
+    async fn check_catalogues(
+        &mut self,
+        session: &mut Session,
+        checked: Lsn,
+    ) -> Result<Report, CheckFailure> {
         let (postgres, outbox) = (&self.postgres, &self.outbox);
         let source = OutboxSource { postgres, outbox, shard: self.shard, checkpoints: self.checkpoints };
         let catalog = Catalog::query(session, postgres, outbox).await?;
@@ -305,13 +324,13 @@ impl Watcher {
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
-        Ok(Report::Healthy { checked, sent_all, slot, unconfirmed, heartbeat })
+        Ok(Report::Healthy { checked, slot, unconfirmed, heartbeat })
     }
 }
 
-async fn within_timeout<E: Into<CheckFailure>>(
-    check: impl Future<Output = Result<Report, E>>,
-) -> Result<Report, CheckFailure> {
+async fn within_timeout<T, E: Into<CheckFailure>>(
+    check: impl Future<Output = Result<T, E>>,
+) -> Result<T, CheckFailure> {
     match timeout(CHECK_TIMEOUT, check).await {
         Ok(result) => result.map_err(Into::into),
         Err(_) => Err(CheckFailure::Failed(Error::transient(

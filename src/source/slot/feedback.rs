@@ -1,8 +1,8 @@
 //! Feedback to Postgres: status updates, what they may confirm, and the results of the catalogue watch.
 
-use pg_logical::PgTimestamp;
 use pg_logical::replication::StandbyStatus;
 use pg_logical::stream::Transport;
+use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::Instant;
 
 use super::SlotSource;
@@ -45,10 +45,14 @@ impl<S: Transport> SlotSource<S> {
     }
 
     pub(super) fn handle_report(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, sent_all, slot, unconfirmed, written) = match report {
+        let (checked, slot, unconfirmed, written) = match report {
             Report::Walsender { asked, walsender } => return self.walsender_checked(asked, walsender),
-            Report::Healthy { checked, sent_all, slot, unconfirmed, heartbeat } => {
-                (checked, sent_all, slot, unconfirmed, heartbeat)
+            Report::LogEnd { end, sent_all } => {
+                self.log_checked(end, sent_all);
+                return Ok(());
+            }
+            Report::Healthy { checked, slot, unconfirmed, heartbeat } => {
+                (checked, slot, unconfirmed, heartbeat)
             }
             Report::Unhealthy(reason) => {
                 self.catalog_check.failed(reason);
@@ -61,12 +65,8 @@ impl<S: Transport> SlotSource<S> {
             heartbeat.written(written.last);
             self.monitor.heartbeat_failed(written.refused);
         }
-        self.monitor.server_wal_end(checked);
-        self.server_end = checked;
         self.bulk_reads.catalog_checked(checked, &slot.waits_for);
-        let awaited = self.awaited(checked, sent_all);
-        self.standstill.observed(Instant::now(), &unconfirmed, awaited);
-        self.monitor.unsent(if sent_all { self.received } else { checked }, self.received);
+        self.standstill.waits_for_standbys(unconfirmed);
         self.show_headroom(&slot);
         // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,
         // or somebody moved the slot; the next start decides what that means.
@@ -82,6 +82,14 @@ impl<S: Transport> SlotSource<S> {
             self.queue_status(false);
         }
         Ok(())
+    }
+
+    /// The server's log ends at `end`; whether the walsender has sent all of it.
+    fn log_checked(&mut self, end: Lsn, sent_all: bool) {
+        self.monitor.server_wal_end(end);
+        self.server_end = end;
+        self.standstill.observed(Instant::now(), self.awaited(end, sent_all));
+        self.monitor.unsent(if sent_all { self.received } else { end }, self.received);
     }
 
     /// Handles the result of a session check that started at `asked`: the walsender of this session, or `None` if it is gone.

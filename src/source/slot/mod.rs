@@ -253,12 +253,11 @@ impl<S: Transport> SlotSource<S> {
         }
     }
 
-    /// What Postgres has for the relay, if its log ends at `checked`. `sent_all`: the walsender waits for more log.
-    fn awaited(&self, checked: Lsn, sent_all: bool) -> Awaited {
-        let more = self.received < checked && !sent_all;
-        if more && self.stream.is_streaming() {
+    /// What Postgres has for the relay, if its log ends at `end`. `sent_all`: the walsender waits for more log.
+    fn awaited(&self, end: Lsn, sent_all: bool) -> Awaited {
+        if self.received < end && !sent_all {
             Awaited::Log
-        } else if more || self.bulk_reads.moves_the_slot() {
+        } else if self.bulk_reads.moves_the_slot() {
             Awaited::Answer
         } else {
             Awaited::Nothing

@@ -1,5 +1,5 @@
-//! Detects that Postgres sends nothing although its log has more, which the stream does not show: it waits for standbys
-//! (`synchronized_standby_slots`), or for something else.
+//! Detects that Postgres sends nothing although its log has more, which neither the stream nor a bulk read shows: it waits for
+//! standbys (`synchronized_standby_slots`), or for something else.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
 /// A healthy standby is often behind for a moment.
 const STANDBY_GRACE: Duration = Duration::from_secs(3);
 
-/// Postgres may need a moment to decode its log.
-const GRACE: Duration = Duration::from_secs(10);
+/// Postgres may need a moment to decode its log. With up to a second before the first check and another before the last one,
+/// the reason is there after ten seconds.
+const GRACE: Duration = Duration::from_secs(8);
 
 #[derive(Debug)]
 pub(super) struct Standstill {
@@ -23,15 +24,17 @@ pub(super) struct Standstill {
     progressed: bool,
     /// Since when Postgres has had more and sent nothing.
     since: Instant,
+    /// The standbys that Postgres waits for, by the last check of the catalogues.
+    unconfirmed: Vec<Unconfirmed>,
     reason: Option<String>,
 }
 
-/// What Postgres has for the relay, by the last catalogue check.
+/// What Postgres has for the relay, by the last check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// Nothing.
     Nothing,
-    /// Only the answer of a request that waits for standbys.
+    /// Only the answer to a move of the slot, which waits for standbys too.
     Answer,
     /// Changes, or at least a later position.
     Log,
@@ -39,7 +42,14 @@ pub(super) enum Awaited {
 
 impl Standstill {
     pub(super) fn new(now: Instant, backend_pid: i32) -> Self {
-        Standstill { backend_pid, received: Lsn::INVALID, progressed: false, since: now, reason: None }
+        Standstill {
+            backend_pid,
+            received: Lsn::INVALID,
+            progressed: false,
+            since: now,
+            unconfirmed: Vec::new(),
+            reason: None,
+        }
     }
 
     /// Called in each iteration. `ready`: everything received is processed, and the relay could take more.
@@ -48,14 +58,19 @@ impl Standstill {
         self.received = received;
     }
 
-    /// Records the result of a catalogue check.
-    pub(super) fn observed(&mut self, now: Instant, unconfirmed: &[Unconfirmed], awaited: Awaited) {
+    /// Postgres waits for these standbys.
+    pub(super) fn waits_for_standbys(&mut self, unconfirmed: Vec<Unconfirmed>) {
+        self.unconfirmed = unconfirmed;
+    }
+
+    /// Records how far the log goes.
+    pub(super) fn observed(&mut self, now: Instant, awaited: Awaited) {
         if std::mem::take(&mut self.progressed) || awaited == Awaited::Nothing {
             self.since = now;
         }
         let lasts = now - self.since;
-        let found = if !unconfirmed.is_empty() && lasts >= STANDBY_GRACE {
-            Some((reason(unconfirmed), REMEDY.to_owned()))
+        let found = if !self.unconfirmed.is_empty() && lasts >= STANDBY_GRACE {
+            Some((reason(&self.unconfirmed), REMEDY.to_owned()))
         } else if awaited == Awaited::Log && lasts >= GRACE {
             Some(self.unexplained())
         } else {
@@ -109,20 +124,20 @@ mod tests {
             [(10, 5, Awaited::Log), (20, 6, Awaited::Log), (30, 6, Awaited::Nothing)]
         {
             standstill.progressed(true, Lsn(received));
-            standstill.observed(later(start, second), &[], awaited);
+            standstill.observed(later(start, second), awaited);
             assert_eq!(standstill.reason(), None, "{second}");
         }
-        standstill.observed(later(start, 39), &[], Awaited::Log);
+        standstill.observed(later(start, 37), Awaited::Log);
         assert_eq!(standstill.reason(), None);
         standstill.progressed(false, Lsn(6));
-        standstill.observed(later(start, 41), &[], Awaited::Log);
+        standstill.observed(later(start, 39), Awaited::Log);
         assert_eq!(standstill.reason(), None, "the relay was busy");
-        standstill.observed(later(start, 51), &[], Awaited::Answer);
-        assert_eq!(standstill.reason(), None, "an answer takes as long as it takes");
-        standstill.observed(later(start, 51), &[], Awaited::Log);
+        standstill.observed(later(start, 47), Awaited::Answer);
+        assert_eq!(standstill.reason(), None, "no event waits for the slot to move");
+        standstill.observed(later(start, 47), Awaited::Log);
         assert!(standstill.reason().unwrap().contains("its process 7"));
         standstill.progressed(true, Lsn(7));
-        standstill.observed(later(start, 52), &[], Awaited::Log);
+        standstill.observed(later(start, 48), Awaited::Log);
         assert_eq!(standstill.reason(), None);
     }
 }
