@@ -15,7 +15,8 @@ use crate::error::{self, Error, ErrorCode, Peer, Step, Transient};
 const SERVER_LOG: &str = "The server's log says more";
 
 /// What to do about another session that holds a lock.
-pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, or end the session with SELECT pg_terminate_backend(its process)";
+pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, or end the session, which rolls its transaction back: SELECT \
+     pg_terminate_backend(NUMBER) with the number of that server process";
 
 impl From<pg_logical::Error> for Error {
     fn from(error: pg_logical::Error) -> Self {
@@ -30,7 +31,7 @@ impl From<pg_logical::Error> for Error {
                     what =
                         what.replacen("the server and the client have", "the server and the router have", 1);
                 }
-                let (advice, code) = (steps(&remedy, server.as_deref()), code(&remedy));
+                let (advice, code) = (steps(&remedy, server.as_deref()), code(&remedy, server.as_deref()));
                 match remedy {
                     Remedy::NameHost => Error::usage(code, what, advice),
                     Remedy::StreamEnded => Error::not_safe(code, what, advice),
@@ -133,14 +134,18 @@ fn steps(remedy: &Remedy, server: Option<&ServerError>) -> error::Remedy {
     let advice = advice(remedy, server);
     let Remedy::GrantConnect { user, dbname, replication } = remedy else { return advice.into() };
     let (user, dbname) = (quoting::identifier(user), quoting::identifier(dbname));
-    let mut step = Step::new(advice);
-    if *replication {
-        step = step.sql(format!("ALTER ROLE {user} LOGIN REPLICATION"));
+    let connect = format!("GRANT CONNECT ON DATABASE {dbname} TO {user}");
+    if !replication {
+        return error::Remedy::steps([Step::new(advice).sql(connect)]);
     }
-    error::Remedy::steps([step.sql(format!("GRANT CONNECT ON DATABASE {dbname} TO {user}"))])
+    let with = |grant: String| Step::new(advice.clone()).sql(grant).sql(connect.clone());
+    error::Remedy::steps([with(format!("ALTER ROLE {user} LOGIN REPLICATION"))]).or(
+        "On Amazon RDS and Aurora, whose superuser may not do that",
+        [with(format!("GRANT rds_replication TO {user}"))],
+    )
 }
 
-fn code(remedy: &Remedy) -> ErrorCode {
+fn code(remedy: &Remedy, server: Option<&ServerError>) -> ErrorCode {
     match remedy {
         Remedy::NameHost | Remedy::NumericAddress | Remedy::RemoveZeroByte | Remedy::CorrectOptions => {
             ErrorCode::ConnectionString
@@ -177,7 +182,11 @@ fn code(remedy: &Remedy) -> ErrorCode {
         | Remedy::AvoidPooler
         | Remedy::CheckServerIdentity => ErrorCode::PostgresUnusable,
         Remedy::ReportBug => ErrorCode::Bug,
-        Remedy::StreamEnded => ErrorCode::StreamUnreadable,
+        // before 18 the log from before the publication was created cannot be decoded
+        Remedy::StreamEnded if server.is_some_and(|error| error.code == SqlState::UNDEFINED_OBJECT) => {
+            ErrorCode::StreamUnreadable
+        }
+        Remedy::StreamEnded => ErrorCode::SlotNotStarted,
     }
 }
 
@@ -242,12 +251,12 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(
-                "Make sure that role \"{user}\" exists (`outbox-router init --url ADMINISTRATOR --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it"
+                "Make sure that role \"{user}\" exists (`outbox-router init --url postgres://ADMINISTRATOR@HOST/{dbname} --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it"
         )
         .into(),
         Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in postgres.url").into(),
         Remedy::GrantConnect { user, replication: true, .. } => {
-            format!("As a superuser let \"{user}\" replicate (managed services: GRANT rds_replication and the like)").into()
+            format!("As an administrator let \"{user}\" replicate").into()
         }
         Remedy::GrantConnect { user, .. } => format!("As a superuser let \"{user}\" connect").into(),
         Remedy::PasswordMethod { user } => format!(
@@ -261,7 +270,9 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         .into(),
         // a router knows more: which rows are behind it, and how they are sent
         Remedy::StreamEnded => {
-            "The stream cannot be read past this position, and nothing was skipped: run `outbox-router check`".into()
+            "The stream cannot be read past this position, and nothing was skipped. Run `outbox-router check`, which shows the state of the slot; \
+             the server's log says more"
+                .into()
         }
     }
 }

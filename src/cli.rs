@@ -114,7 +114,7 @@ Examples:
 const ROUTE_HELP: &str = "\
 Rows are read from the outbox table, the newest first, which needs the SELECT privilege; with --stdin they are JSON objects, one \
 on each line, with members named like the columns. All lines are read unless --limit is given. The command uses neither the slot \
-nor Kafka. Values that only the log has, such as source.lsn, are shown as zero, and the commit time is the present.
+nor Kafka. Values that only the log has, such as source.lsn, are shown as zero, and the commit time is the current time.
 
 Exit codes:
   0  every row has an outcome

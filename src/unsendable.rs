@@ -1,10 +1,34 @@
 //! Why an event cannot be sent: it cannot be routed, it violates its contract, its topic cannot be used, or it is refused. With
 //! `policy = "park"` the event is parked; otherwise the router stops before it.
 
-use crate::error::{ErrorCode, Remedy, Step};
+use crate::error::{Definite, ErrorCode, Remedy, Step};
+use crate::shards::{self, Shard};
 
 /// What tells the route that skips an event from the one that keeps it.
 pub const WITHOUT_EVENT: &str = "To go on without this event and the rest of its transaction";
+
+/// What tells the route that parks an event from the others.
+const PARK: &str = "To park this event with the later ones of its aggregate, and send all others";
+
+/// Adds parking as a way out to the error of a router that does not park, if it is about an event that can be parked.
+/// `make_table` is the command that creates the table for it, and `shard` the router's.
+pub fn with_parking(mut error: Definite, make_table: &str, shard: Option<Shard>) -> Definite {
+    if Reason::ALL.iter().any(|reason| reason.code() == error.code) {
+        error.remedy = error.remedy.or_before_last(
+            PARK,
+            [
+                Step::new(
+                    "In the configuration set [dead_letters] policy = \"park\", and create the table for parked events as an administrator, \
+                     whose name stands for ADMINISTRATOR",
+                )
+                .typing(make_table),
+                Step::new("Start the router").typing(format!("outbox-router run{}", shards::argument(shard))),
+                Step::new("Look at parked events, and retry or discard them").typing("outbox-router dead-letters list"),
+            ],
+        );
+    }
+    error
+}
 
 /// Why an event cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]

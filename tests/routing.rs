@@ -109,7 +109,8 @@ async fn routing_requires_a_partitioned_table_to_be_published_via_its_root() {
         .await;
     outbox.create_slot("pgoutput").await;
     let settings = Settings::new(&outbox, &kafka);
-    Router::start(&settings).exits(1).await.says(&["partitioned", "publish_via_partition_root = true"]);
+    let ended = Router::start(&settings).exits(1).await;
+    ended.says(&["partitioned", "publication = \"outbox_router_own\""]);
     outbox.execute("ALTER PUBLICATION outbox_router SET (publish_via_partition_root = true)").await;
     outbox.insert_numbers("t", "a", 1..3).await;
     let router = Router::active(&settings).await;

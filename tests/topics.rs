@@ -99,7 +99,7 @@ async fn topics_that_are_missing_stop_the_router_that_may_not_create_them() {
     let settings = Settings::new(&outbox, &kafka).set("topics.create", false);
     let router = Router::active(&settings).await;
     outbox.insert("order", "a", "{}").await;
-    router.exits(3).await.says(&[&outbox.topic("order"), "does not exist", "create"]);
+    router.exits(3).await.says(&[&outbox.topic("order"), "does not exist", "create"]).shown(&outbox);
     assert_eq!(kafka.partitions(&outbox.topic("order")).await, 0);
 
     kafka.create_topic(&outbox.topic("order"), 1, &[]).await;

@@ -48,7 +48,7 @@ impl Report {
             Line::allowed(
                 "duplicates",
                 findings.duplicates,
-                "sent again after SIGKILL: delivery is at least once, consumers tell by the header id",
+                "sent again after SIGKILL: delivery is at least once, consumers recognise them by the header id",
             ),
             Line::fault(
                 "out of order",

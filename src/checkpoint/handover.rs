@@ -38,6 +38,11 @@ impl Handover {
         of.strip_prefix("_of_")?.parse().ok()
     }
 
+    /// The number of shards to which the slots with this base name are being handed over.
+    pub fn target(record: Option<&Checkpoint>, slot: &str) -> Option<u32> {
+        record?.slot.strip_prefix(slot)?.strip_prefix("_of_")?.parse().ok()
+    }
+
     /// Whether a change is in progress, to any number.
     pub fn is_under_way(record: Option<&Checkpoint>) -> bool {
         record.is_some_and(|record| !record.slot.starts_with(DONE))
@@ -59,6 +64,8 @@ mod tests {
         assert_eq!(Handover::owner(Some(&record(true)), "outbox_router"), Some(3));
         assert_eq!(Handover::owner(Some(&record(true)), "outbox"), None);
         assert_eq!(Handover::owner(Some(&record(false)), "outbox_router"), None);
+        assert_eq!(Handover::target(Some(&record(false)), "outbox_router"), Some(3));
+        assert_eq!(Handover::target(Some(&record(true)), "outbox_router"), None);
         assert!(Handover::is_under_way(Some(&record(false))));
         assert!(!Handover::is_under_way(Some(&record(true))) && !Handover::is_under_way(None));
     }

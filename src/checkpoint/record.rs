@@ -82,7 +82,7 @@ pub enum NotReadable {
     #[error("it has format version {0}, but this router reads version {VERSION}")]
     Later(u32),
     /// Not written by a router.
-    #[error("no router has written it ({0})")]
+    #[error("it was not written by a router ({0})")]
     Foreign(String),
 }
 

@@ -8,7 +8,7 @@ use super::slot_record::SlotRecord;
 use super::start::Start;
 use super::stream_definition::StreamDefinition;
 use super::timeline::{Descent, System, descent};
-use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Events, Remedy, Step};
 use crate::progress::{Partial, Position};
 use crate::shards::{self, Shard};
 
@@ -48,6 +48,8 @@ pub struct ResumeConflict {
     pub code: ErrorCode,
     /// What was found.
     pub what: String,
+    /// What it means for events.
+    pub events: Events,
     /// What to do other than accepting it.
     pub remedy: Remedy,
     /// Where the router would resume.
@@ -56,15 +58,31 @@ pub struct ResumeConflict {
     pub partial: Option<Partial>,
 }
 
+/// The way that sends rows of the table again.
+const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
+
 impl ResumeConflict {
+    /// The same with what it means for events in this case.
+    fn meaning(mut self, effect: Effect, which: String) -> Self {
+        self.events = Events { effect, which: which.into() };
+        self
+    }
+
+    /// The same if these events are not in the slot. `rows` are the steps that send rows of the table again.
+    fn losing(self, which: String, rows: Option<&[Step]>) -> Self {
+        let conflict = self.meaning(Effect::Lost, which);
+        let remedy = conflict.remedy.or(FROM_TABLE, rows.unwrap_or_default().to_vec());
+        ResumeConflict { remedy, ..conflict }
+    }
+
     fn new(code: ErrorCode, what: String, remedy: impl Into<Remedy>, resume_at: Lsn) -> Self {
-        ResumeConflict { code, what, remedy: remedy.into(), resume_at, partial: None }
+        ResumeConflict { code, what, events: code.into(), remedy: remedy.into(), resume_at, partial: None }
     }
 
     /// The error that stops the router, or one shard.
     pub fn refusal(self, shard: Option<Shard>) -> Error {
-        let ResumeConflict { code, what, remedy, resume_at, .. } = self;
-        let (name, when) = match (code, code.effect()) {
+        let ResumeConflict { code, what, events, remedy, resume_at, .. } = self;
+        let (name, when) = match (code, events.effect) {
             (ErrorCode::AlteredWhileAway, _) => (
                 "If no rows are missing, or to go on without them",
                 ". On Postgres 17 and earlier this fails if the publication did not exist",
@@ -75,7 +93,7 @@ impl ResumeConflict {
         let accept =
             Step::new(format!("Start once with this option: the router resumes at {resume_at}{when}"))
                 .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
-        Error::not_safe(code, what, remedy.or(name, [accept]))
+        Error::not_safe(code, what, remedy.or(name, [accept])).meaning(events.effect, events.which)
     }
 }
 
@@ -205,13 +223,20 @@ fn gap(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict
         {
             Some(ResumeConflict { what: format!("{}; and {}", moved.what, altered.what), ..moved })
         }
-        Some(moved) => Some(ResumeConflict::new(
+        // a reset keeps the former definition, so the next start finds the alteration and prints its steps
+        Some(moved) if moved.code == ErrorCode::SlotAhead && found.bookmark.is_some() => {
+            Some(ResumeConflict { what: format!("{}; and {}", moved.what, altered.what), ..moved })
+        }
+        Some(moved) => {
             // the worse one
-            if moved.code.effect() < altered.code.effect() { altered.code } else { moved.code },
-            format!("{}; and {}", moved.what, altered.what),
-            moved.remedy.and("For the rows that were not published", altered.remedy),
-            moved.resume_at,
-        )),
+            let (code, events) = match moved.events.effect < altered.events.effect {
+                true => (altered.code, altered.events),
+                false => (moved.code, moved.events),
+            };
+            let what = format!("{}; and {}", moved.what, altered.what);
+            let remedy = moved.remedy.and("For the rows that were not published", altered.remedy);
+            Some(ResumeConflict { events, ..ResumeConflict::new(code, what, remedy, moved.resume_at) })
+        }
     }
 }
 
@@ -264,23 +289,13 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
         );
     }
     if slot != checkpoint.slot {
-        return gap(
-            ErrorCode::AnotherSlot,
-            format!(
-                "the checkpoint {ours} of the router {router} belongs to the slot {}, but the configured slot {slot} is confirmed \
-                 up to {confirmed}",
-                checkpoint.slot
-            ),
-            "Either two routers share one name: give each its own `name`. Or `[postgres] slot` was changed: events committed \
-             between the two positions are then sent again or not at all",
-            confirmed,
-        );
+        return Some(another_slot(checkpoint, found));
     }
     let descends = found.history.map(|text| descent(text, checkpoint.timeline, seen));
     let advice = "Decide what consumers do about events that Postgres no longer has";
     match descends {
         Some(Descent::LeftBefore { timeline, switch }) => {
-            return gap(
+            let conflict = gap(
                 ErrorCode::TimelineLeftBefore,
                 format!(
                     "the server switched from timeline {timeline} to another one at {switch}, {} before the router's \
@@ -292,6 +307,21 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
                 advice,
                 switch.max(confirmed),
             );
+            return conflict.map(|conflict| match confirmed > switch {
+                true => conflict.losing(
+                    format!(
+                        "those committed on this server between {switch} and {confirmed}, which the slot does not have; and Kafka has events \
+                         that Postgres no longer has"
+                    ),
+                    found.rows,
+                ),
+                false => conflict.meaning(
+                    Effect::Late,
+                    format!(
+                        "those committed on this server after {switch} wait in its log; and Kafka has events that Postgres no longer has"
+                    ),
+                ),
+            });
         }
         Some(Descent::Unrelated) => {
             return gap(
@@ -304,7 +334,14 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
                 "Point `[postgres] url` to the current primary. If it is this one, decide what consumers do about events that \
                  Postgres no longer has",
                 confirmed,
-            );
+            )
+            .map(|conflict| {
+                let lost = format!(
+                    "those committed on this server before {confirmed}, which the slot does not have; and Kafka may have events that Postgres \
+                     no longer has"
+                );
+                conflict.losing(lost, found.rows)
+            });
         }
         Some(Descent::Holds) | None => {}
     }
@@ -334,7 +371,7 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
                 "the router {router} has delivered up to {ours}, and the router {other} has read the slot {slot} since, which is \
                  confirmed up to {confirmed}: events that {other} delivered after {ours} would be sent again"
             ),
-            "If `name` was changed by mistake, set it back",
+            &format!("If `name` was changed by mistake, set it back to {other}"),
             ours,
         );
         // the log is the same up to here
@@ -375,6 +412,30 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
     )
 }
 
+/// Another slot is configured than before. Positions in two slots of one cluster can be compared.
+fn another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> ResumeConflict {
+    let (ours, StartFacts { router, slot, confirmed, .. }) = (checkpoint.position.flush, *found);
+    let what = format!(
+        "the checkpoint {ours} of the router {router} belongs to the slot {}, but the configured slot {slot} is confirmed up to {confirmed}",
+        checkpoint.slot
+    );
+    let either =
+        "Either two routers share one name: give each its own `name`. Or `[postgres] slot` was changed";
+    let conflict = |then: &str| {
+        ResumeConflict::new(ErrorCode::AnotherSlot, what.clone(), format!("{either}{then}"), confirmed)
+    };
+    if confirmed <= ours {
+        return conflict(": then nothing is missing").meaning(
+            Effect::Doubled,
+            format!("those committed between {confirmed} and {ours}, if only `[postgres] slot` was changed; none is missing"),
+        );
+    }
+    conflict("").losing(
+        format!("those committed between {ours} and {confirmed}, which the new slot does not have"),
+        found.rows,
+    )
+}
+
 /// The slot is ahead of the checkpoint.
 fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
     let StartFacts { router, slot, confirmed, bookmark, rows, .. } = *found;
@@ -389,10 +450,9 @@ fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
             find_out,
             Step::new("To send them again, go back to a bookmark instead of accepting this").typing(bookmark),
         ]),
-        (None, Some(rows)) => Remedy::steps([find_out]).or(
-            "There is no bookmark. To send missing events again that are still in the table; rows that the slot still has come twice",
-            rows.to_vec(),
-        ),
+        (None, Some(rows)) => {
+            Remedy::steps([find_out]).or(format!("There is no bookmark. {FROM_TABLE}"), rows.to_vec())
+        }
         (None, None) => Remedy::steps([find_out]),
     };
     let what = format!(

@@ -10,7 +10,8 @@
 //! | a record of an earlier session arrives late | its own | an earlier epoch | its own |
 //! | the process died | none | any | the topic's |
 //! | there is no positions topic | its own, or none | none | its own, or else the slot's position |
-//! | the checkpoint or the topic was deleted | none | none | the slot's position, if the slot is new; in at-least-once also if this router is not known to have read it |
+//! | the checkpoint or the topic was deleted while the process ran | its own | none | its own |
+//! | the same while it was stopped | none | none | the slot's position, if the slot is new; in at-least-once also if this router is not known to have read it |
 //!
 //! Without a positions topic, a session that the server ended drops the process's own checkpoint: a command may have moved the slot.
 //!

@@ -37,7 +37,11 @@ impl SlotRecord {
             );
         }
         (
-            format!("the role {} cannot read and write {}, which would tell", self.role, Self::TABLE),
+            format!(
+                "the role {} cannot read and write {}, which says whether the slot is new",
+                self.role,
+                Self::TABLE
+            ),
             format!(
                 "As an administrator run `outbox-router init --url ... --role {}`, which creates the table and grants that",
                 self.role

@@ -29,7 +29,7 @@ Examples:
 /// `--shard`
 #[derive(Debug, Clone, Args)]
 pub struct ShardArgs {
-    /// Only this one of the shards; may be repeated [default: those of `[shards] only`, else all]
+    /// Only this shard; may be repeated [default: those of `[shards] only`, else all]
     #[arg(long = "shard", value_name = "NUMBER", global = true)]
     pub chosen: Vec<u32>,
 }

@@ -14,15 +14,6 @@ pub(super) const OLDEST_POSTGRES: u32 = 140_000;
 /// The first version in which standbys can keep a copy of a slot, and a slot has a flag for it.
 pub(super) const FAILOVER_SLOTS: u32 = 170_000;
 
-/// How to set `wal_level`.
-pub(super) const WAL_LEVEL_REMEDY: &str = "Run ALTER SYSTEM SET wal_level = logical and restart Postgres. On Amazon RDS \
-     and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
-     cloudsql.logical_decoding, and reboot";
-
-/// What to do if no replication slot is free.
-pub(super) const SLOTS_REMEDY: &str = "Raise max_replication_slots and restart Postgres, or drop a slot that is not needed: \
-     SELECT slot_name, active FROM pg_replication_slots";
-
 /// What to do about a server that is a standby.
 pub(super) const STANDBY_REMEDY: &str =
     "Connect to the primary: add its host to the URL, or remove target_session_attrs";

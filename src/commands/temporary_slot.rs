@@ -13,15 +13,15 @@ use pg_logical::{Lsn, Oid, bulk_read};
 use tokio_util::sync::CancellationToken;
 
 use super::init::say_slot_wait;
-use super::server::SLOTS_REMEDY;
 use crate::advice::{self, OrRemedy};
 use crate::cli::shards::ShardArgs;
 use crate::config::{CatchUp, Config, OnUpdate};
 use crate::contracts::Contracts;
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Effect, Error, ErrorCode, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
+use crate::postgres::administrator;
 use crate::postgres::catalog::{self, Catalog, Missing};
 use crate::postgres::slot_functions;
 use crate::postgres::timeline;
@@ -159,7 +159,7 @@ async fn open<K: Sink>(
     let window = Window::new(WINDOW.0, WINDOW.1);
     tracing::info!(
         publication = config.postgres.publication, position = %start.flush,
-        "showing what is committed from here on; nothing is sent or moved"
+        "reading what is committed from here on; the router's position stays as it is"
     );
     Ok(Relay::new(SlotSource::new(slot, start), pipeline, sink, start, window, monitor, DRAIN_TIMEOUT))
 }
@@ -193,8 +193,9 @@ fn not_created(error: QueryError, command: &str) -> Error {
         Some("53400") => Error::refused(
             ErrorCode::NoFreeSlot,
             format!("all replication slots are in use, and {command} needs one while it runs"),
-            SLOTS_REMEDY,
-        ),
+            administrator::free_slot(),
+        )
+        .meaning(Effect::None, ""),
         Some("55000") => error.or_remedy("Run `outbox-router check`, which checks wal_level and the slot"),
         _ => error.into(),
     }

@@ -52,7 +52,7 @@ pub(super) fn contracts(reader: &mut Reader<'_>, raw: RawContracts) -> Option<Co
             on_violation: on_violation.unwrap_or(OnViolation::Warn),
         }),
         (None, Some(span)) => {
-            let what = "there are no contracts that could be violated";
+            let what = "no contracts are configured";
             reader.problem(&span, "contracts.on_violation", what, "Set `directory` under [contracts]");
             None
         }

@@ -83,6 +83,7 @@ impl Config {
     /// The part of the configuration about reading the outbox.
     pub fn source(&self) -> OutboxSource<'_> {
         OutboxSource {
+            router: self.base_name(),
             postgres: &self.postgres,
             outbox: &self.outbox,
             shard: self.shard,
@@ -94,6 +95,8 @@ impl Config {
 /// The part of the configuration about reading the outbox: tables and messages, slot and publication.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxSource<'a> {
+    /// The name of the router, without the number of a shard. Unless it is set, it follows the slot's.
+    pub router: &'a str,
     /// `[postgres]`
     pub postgres: &'a Postgres,
     /// `[outbox]`

@@ -99,6 +99,11 @@ impl OutboxSource<'_> {
             |name| self.shard.and_then(|shard| str::strip_suffix(name, &suffix(shard))).unwrap_or(name);
         (base(self.postgres.publication.as_str()), base(self.postgres.slot.as_str()))
     }
+
+    /// The name of this shard's publication or slot if `name` is configured.
+    pub fn of_this_shard(&self, name: &str) -> String {
+        self.shard.map_or_else(|| name.to_owned(), |shard| shard_object(name, shard))
+    }
 }
 
 fn name_of(name: &str, shard: Shard) -> String {

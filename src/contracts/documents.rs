@@ -121,7 +121,7 @@ impl Documents {
                         faults.push(Fault::new(
                             &file.path,
                             at,
-                            "the name stands twice in its object",
+                            "the name appears twice in its object",
                             "Keep one of them",
                         ));
                     }
@@ -207,7 +207,7 @@ fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &m
         faults.push(Fault::new(
             path,
             "/$schema",
-            format!("{draft:?} is no draft that is read here"),
+            format!("{draft:?} is not a supported draft"),
             format!("Leave it out for {DEFAULT_DRAFT}, or write one of {}", DRAFTS.join(", ")),
         ));
     }
@@ -239,7 +239,7 @@ fn check_shape(path: &str, schema: &Value, faults: &mut Vec<Fault>, warnings: &m
                     Some(near) => format!("Did you mean `{near}`?"),
                     None => "Leave it out, or let the names of your own keys begin with `x-`".to_owned(),
                 };
-                let what = format!("`{keyword}` is no keyword of JSON Schema, which ignores it");
+                let what = format!("`{keyword}` is not a keyword of JSON Schema, which ignores it");
                 warnings.push(Fault::new(path, place, what, remedy));
             }
         }
@@ -314,7 +314,7 @@ impl<'d> Index<'d> {
         };
         place.filter(|place| targets.places.contains(place)).map(|place| (number, place)).ok_or_else(|| {
             (
-                format!("the reference leads to \"#{fragment}\", where no schema stands"),
+                format!("the reference leads to \"#{fragment}\", where there is no schema"),
                 "Put the schema under `$defs` and refer to it as \"#/$defs/name\"".to_owned(),
             )
         })

@@ -75,7 +75,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The effect in particular, as a clause; empty if the effect says it all.
+            /// Details of the effect, as a clause; empty if the effect says it all.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(ErrorCode::$name => $meaning,)+
@@ -99,22 +99,22 @@ codes! {
     PostgresTls = 1003, "no TLS connection to Postgres", Late, WAIT;
     PostgresAccess = 1004, "the role may not connect or replicate, or the database does not exist", Late, WAIT;
     PostgresRefused = 1005, "Postgres rejects a statement", Late, WAIT;
-    ConnectionString = 1006, "the connection string cannot be used", None, "";
+    ConnectionString = 1006, "the connection string cannot be used", Late, WAIT;
     PostgresUnreachable = 1007, "Postgres cannot be reached", Late, WAIT;
     WalLevel = 1101, "wal_level is not logical", Lost, UNRETAINED;
     ServerUnsuitable = 1102, "the server is too old, or a standby", None, "";
-    NoFreeSlot = 1103, "there is no room for another replication slot or walsender", Late, WAIT;
+    NoFreeSlot = 1103, "there is no room for another replication slot or walsender", Lost, UNRETAINED;
     RouterSchema = 1104, "the router's schema was made by a different version", None, "";
     InitIncomplete = 1105, "init was interrupted, or refused by the server", None, "";
     StandbyAway = 1106, "a standby that Postgres waits for is not connected", Late, WAIT;
     // 2000: configuration, command line and process
     CommandLine = 2001, "invalid arguments on the command line", None, "";
-    Configuration = 2002, "the configuration is invalid", None, "";
-    KafkaProperties = 2003, "a Kafka property cannot be used", None, "";
+    Configuration = 2002, "the configuration is invalid", Late, WAIT;
+    KafkaProperties = 2003, "a Kafka property cannot be used", Late, WAIT;
     Contracts = 2004, "the contracts contain errors", None, "";
-    ProcessLimits = 2005, "a limit on threads or open files is too low", None, "";
-    AdminEndpoint = 2006, "the admin endpoint cannot listen", None, "";
-    Environment = 2007, "an environment variable cannot be used", None, "";
+    ProcessLimits = 2005, "a limit on threads or open files is too low", Late, WAIT;
+    AdminEndpoint = 2006, "the admin endpoint cannot listen", Late, WAIT;
+    Environment = 2007, "an environment variable cannot be used", Late, WAIT;
     InputOutput = 2008, "a file, standard input or standard output cannot be read or written", None, "";
     DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
     ContractChange = 2010, "a change of a contract is incompatible", None, "";
@@ -128,8 +128,8 @@ codes! {
     SlotHeadroom = 3007, "Postgres is about to invalidate the slot", Lost, "those that are not sent before then";
     AnotherCluster = 3101, "the checkpoint is from another database cluster", Lost, "those that the former cluster had not sent";
     AnotherSlot = 3102, "the checkpoint belongs to another slot", Lost, "those between the two positions, or they are sent twice";
-    TimelineLeftBefore = 3103, "the server's timeline branched off before the router's position", Doubled, GONE;
-    TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Doubled, GONE;
+    TimelineLeftBefore = 3103, "the server's timeline branched off before the router's position", Lost, "those committed on this server before the slot's position, unless the slot was there before; and Kafka has events that Postgres no longer has";
+    TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Lost, "those committed on this server before the slot's position, or they are sent twice; and Kafka may have events that Postgres no longer has";
     LogEndsBefore = 3105, "the server's log ends before the router's position", Doubled, GONE;
     LogMismatch = 3106, "the server's log differs from the one that the router has read", Doubled, GONE;
     SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions, unless they were sent some other way";
@@ -144,10 +144,10 @@ codes! {
     PublicationMissing = 4001, "the publication does not exist", Lost, UNPUBLISHED;
     PublicationWithoutTable = 4002, "the publication does not publish the outbox table", Lost, UNPUBLISHED;
     PublicationWithoutInserts = 4003, "the publication does not publish inserts", Lost, UNPUBLISHED;
-    ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the table, and the steps send them; of rows deleted since, the log has only the published columns";
+    ColumnList = 4004, "the publication's column list leaves out columns that the router needs", Late, "rows are complete in the log, and the steps send them";
     PublishedByPartition = 4005, "the publication publishes partitions instead of the outbox table", Lost, UNPUBLISHED;
     AlteredWhileRunning = 4006, "the publication or a table was altered while the router ran", Lost, "those committed while the table was not published; the next start prints the steps that send them";
-    TableMissing = 4101, "the outbox table does not exist, or is not a table", Lost, "if it was renamed, those written since under its new name; if there is none, applications cannot write any";
+    TableMissing = 4101, "the outbox table does not exist, or is not a table", Late, "they wait in the log, also those written under a new name of the table; if there is none, applications cannot write any";
     TableNotLogged = 4102, "the outbox table is unlogged", Lost, "those written while it is unlogged are only in the table; the steps send them";
     ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
     // 5000: Kafka
@@ -156,7 +156,7 @@ codes! {
     KafkaTransactions = 5003, "the brokers do not let the router begin transactions", Late, WAIT;
     TopicUnavailable = 5004, "a topic or one of its partitions cannot be used", Late, WAIT;
     PositionsTopic = 5005, "the positions topic cannot be used", Late, WAIT;
-    TopicAtRisk = 5006, "a topic's settings put events at risk", Lost, "in the case that the message describes";
+    TopicAtRisk = 5006, "a topic's settings put events at risk", Late, "they wait in the log until the topic can acknowledge them";
     KafkaUnreachable = 5007, "the brokers cannot be reached", Late, WAIT;
     // 6000: events
     EventUnroutable = 6001, "an event cannot be turned into a record", Late, BEHIND;

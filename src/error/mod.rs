@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 pub use code::{Effect, ErrorCode};
-pub use remedy::{Remedy, Step};
+pub use remedy::{Remedy, Step, shell_word};
 
 /// The server at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

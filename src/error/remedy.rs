@@ -1,5 +1,6 @@
 //! What to do about a failure: numbered steps with the commands to type, and other ways if there are any.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,15 @@ impl Step {
     }
 }
 
+/// Quotes any text as one word of a shell command.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:,/@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into();
+    }
+    format!("'{}'", text.replace('\'', "'\\''")).into()
+}
+
 impl Remedy {
     /// One way with these steps.
     pub fn steps(steps: impl IntoIterator<Item = Step>) -> Self {
@@ -59,6 +69,14 @@ impl Remedy {
             self.ways.push(Way { name: name.into(), steps });
         }
         self
+    }
+
+    /// The same with another way before its last one, or after its only one.
+    pub fn or_before_last(mut self, name: impl Into<String>, steps: impl IntoIterator<Item = Step>) -> Self {
+        let last = if self.ways.len() > 1 { self.ways.pop() } else { None };
+        let mut all = self.or(name, steps);
+        all.ways.extend(last);
+        all
     }
 
     /// The same with a last step for its first way.

@@ -65,7 +65,7 @@ metrics! {
     IN_FLIGHT_RECORDS = Gauge "in_flight_records" [], Some(Unit::Count),
         "Records sent to the broker and not yet acknowledged.";
     IN_FLIGHT_BYTES = Gauge "in_flight_bytes" [], Some(Unit::Bytes),
-        "Bytes of keys, values and headers of the records in flight.";
+        "Estimated memory of the records in flight: keys, values, headers and an overhead for each.";
     COMMIT_TO_ACK_SECONDS = Histogram "commit_to_ack_seconds" [], Some(Unit::Seconds),
         "Time from an event's commit in Postgres to its acknowledgement by the broker.";
     RECONNECTS_TOTAL = Counter "reconnects_total" ["peer"], Some(Unit::Count),
@@ -91,7 +91,7 @@ metrics! {
     HEADERS_DROPPED_TOTAL = Counter "headers_dropped_total" [], Some(Unit::Count),
         "Members of the headers column left out because their name is that of one of the router's own headers.";
     TIMESTAMPS_REPLACED_TOTAL = Counter "timestamps_replaced_total" [], Some(Unit::Count),
-        "Timestamps outside the topic's bounds, replaced by the commit time.";
+        "Timestamps outside the topic's bounds, replaced by the commit time or the current time.";
     PARTITIONS_GROWN_TOTAL = Counter "partitions_grown_total" [], Some(Unit::Count),
         "Times that a topic was found to have more partitions than before, so that keys moved.";
     BITES_TOTAL = Counter "bites_total" [], Some(Unit::Count),

@@ -169,7 +169,7 @@ impl Monitor {
         self.0.positions.confirmed.set(lsn);
     }
 
-    /// How many records are in flight now; `bytes` of keys, values and headers.
+    /// How many records are in flight now; `bytes` as the window counts them.
     pub fn in_flight(&self, records: usize, bytes: usize) {
         self.0.in_flight_records.store(records as u64, Relaxed);
         self.0.in_flight_bytes.store(bytes as u64, Relaxed);

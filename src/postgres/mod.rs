@@ -7,11 +7,13 @@
 //!    +--> watch                    a second session that checks meanwhile
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> dead_letters             the events that could not be sent
+//!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
 //! Every connection of the router is opened the same way: it tries the same hosts by the same rules, and fails with the same
 //! messages.
 
+pub mod administrator;
 pub mod bookmarks;
 pub mod catalog;
 pub mod dead_letters;

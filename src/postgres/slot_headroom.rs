@@ -162,8 +162,8 @@ fn describe(
                 "the slot {name} holds back {retained} of log, more than max_slot_wal_keep_size allows, and is lost at the \
                  next checkpoint"
             ),
-            "Raise max_slot_wal_keep_size at once: ALTER SYSTEM SET max_slot_wal_keep_size = '...'; SELECT pg_reload_conf(). \
-             Then make sure that the router runs and Kafka accepts its records",
+            "At once lift the limit: ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf(). Then make sure that the router runs \
+             and Kafka accepts its records, and set the limit again once it has caught up",
         ),
         (_, Some(until)) => (format!("the slot {name} holds back {retained} of log, and {until}"), RAISE),
         (_, None) => {

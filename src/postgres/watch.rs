@@ -112,6 +112,7 @@ impl Watch {
         let heartbeat = heartbeat.map(|every| Writer::new(router, every));
         let watcher = Watcher {
             name: format!("{router} watch"),
+            router: source.router.to_owned(),
             postgres: source.postgres.clone(),
             outbox: source.outbox.clone(),
             shard: source.shard,
@@ -162,6 +163,8 @@ impl Drop for Watch {
 struct Watcher {
     /// The `application_name` of its sessions.
     name: String,
+    /// The router's name without the number of a shard.
+    router: String,
     postgres: Postgres,
     outbox: Outbox,
     shard: Option<Shard>,
@@ -311,7 +314,8 @@ impl Watcher {
         checked: Lsn,
     ) -> Result<Report, CheckFailure> {
         let (postgres, outbox) = (&self.postgres, &self.outbox);
-        let source = OutboxSource { postgres, outbox, shard: self.shard, checkpoints: self.checkpoints };
+        let (router, shard, checkpoints) = (self.router.as_str(), self.shard, self.checkpoints);
+        let source = OutboxSource { router, postgres, outbox, shard, checkpoints };
         let catalog = Catalog::query(session, postgres, outbox).await?;
         catalog.check(source, Missing::WhileRunning)?;
         let definition = catalog.stream_definition(outbox);
@@ -413,7 +417,7 @@ impl From<Error> for CheckFailure {
             // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
             // disconnect first.
             Error::Transient(Transient { unavailable: true, what, .. }) => CheckFailure::Ended(
-                Error::transient(Peer::Postgres, format!("the server asks its clients to leave: {what}")),
+                Error::transient(Peer::Postgres, format!("the server is shutting down: {what}")),
             ),
             Error::Transient(_) => CheckFailure::Failed(error),
         }

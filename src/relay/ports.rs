@@ -148,8 +148,8 @@ pub enum Intake {
 /// in flight by its window, except for parked events that a sink around this one sends again. A sink that serves `run` counts
 /// what it delivers in the metrics.
 ///
-/// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that a single record
-/// was refused; the supervisor then finds out which one.
+/// An error ends the session: a transient one is retried, a definite one stops the router. A [`Refusal`] says that records
+/// were refused; the supervisor then finds out which one is to blame.
 pub trait Sink {
     /// The result of the sink.
     type End;
@@ -160,11 +160,11 @@ pub trait Sink {
     /// Sends the pipeline's output, which borrows the receive buffer: the sink copies what it keeps. An event that routing drops is
     /// [`Sent::Nothing`].
     ///
-    /// Sequence numbers increase, and each is sent at most once. Parked events that are sent
+    /// Sequence numbers increase, and each is sent at most once; one that was answered with `Later` was not sent. Parked events that are sent
     /// again have numbers of their own, from [`Sequence::FIRST_RETRY`] on, which increase among themselves.
     ///
     /// # Errors
-    /// `Later`: the loop offers the same event with the same number again, after [`Sink::wait`]. `Impossible`: it can never be sent.
+    /// `Later`: the loop offers the same event with the same number again in a later iteration. `Impossible`: it can never be sent.
     /// If `output.routed` is an error, that error is the reason. A sink around this one may park the event.
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
 
@@ -197,8 +197,8 @@ pub trait Sink {
 
     /// Ends the sink: discards what it has not handed over, and returns once no record of this session can arrive any more. Late
     /// reports go into `progress`, for the checkpoint in `End`; the last confirmation, if there was one, came before.
-    /// `log_verified`: the source's answer; `note` as in [`Sink::after_dispatch`]. Returns the outcome, which the sink may know
-    /// better.
+    /// `log_verified`: the source's answer; `note` as in [`Sink::after_dispatch`]. Returns the outcome, which the
+    /// sink may correct.
     fn close(
         self,
         outcome: Outcome,

@@ -10,6 +10,7 @@ use super::stored_state;
 use crate::config::{Config, Postgres};
 use crate::error::{Error, ErrorCode, Peer};
 use crate::monitor::{Monitor, State};
+use crate::postgres::administrator;
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
 use crate::postgres::slot_lock;
 use crate::source::slot::HeldLock;
@@ -27,6 +28,14 @@ const SHOW_INTERVAL: Duration = Duration::from_secs(3);
 /// instead.
 const QUEUE_DELAY: Duration = Duration::from_millis(20);
 
+/// What a start knows once it has the slot.
+pub(super) struct Acquired {
+    pub(super) catalog: Catalog,
+    pub(super) slot: Slot,
+    /// The lock was taken over from the last session, so the server and its log are the same as before.
+    pub(super) handed_over: bool,
+}
+
 /// Waits until nobody else reads the slot.
 pub(super) async fn acquire_slot(
     session: &mut Session,
@@ -34,15 +43,14 @@ pub(super) async fn acquire_slot(
     config: &Config,
     monitor: &Monitor,
     state: &mut SessionState,
-) -> Result<(Catalog, Slot), Error> {
+) -> Result<Acquired, Error> {
     let missing = if state.was_active { Missing::WhileRunning } else { Missing::AtStart };
     let wal_level = catalog_session.query_one("SHOW wal_level").await?.unwrap_or_default();
     if wal_level != "logical" {
         return Err(Error::refused(
             ErrorCode::WalLevel,
             format!("wal_level is {wal_level}, and logical replication needs logical"),
-            "Set wal_level = logical in postgresql.conf (on Amazon RDS the parameter rds.logical_replication = 1) and \
-             restart Postgres",
+            administrator::wal_level(),
         ));
     }
     let mut wait = SlotWait {
@@ -51,7 +59,7 @@ pub(super) async fn acquire_slot(
         previous: state.last_backend_pid,
         reported: None,
     };
-    state.lock_handed_over = match state.lock.take() {
+    let handed_over = match state.lock.take() {
         Some(held) => take_over(session, held, &config.postgres, state.last_backend_pid).await?,
         None => false,
     };
@@ -79,7 +87,7 @@ pub(super) async fn acquire_slot(
         let Some(slot) = catalog.slot.clone() else {
             return Err(Error::transient(Peer::Postgres, "the slot's row is gone"));
         };
-        let Some(pid) = slot.active_pid else { break (catalog, slot) };
+        let Some(pid) = slot.active_pid else { break Acquired { catalog, slot, handed_over } };
         if wait.should_report(pid) {
             let holder = catalog::holder(catalog_session, pid).await?;
             wait.report(config, monitor, state, pid, &holder);

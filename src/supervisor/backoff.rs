@@ -61,7 +61,7 @@ impl Backoff {
         tracing::warn!(
             peer = failure.peer.label(),
             reason = failure.what,
-            "not connected; retrying until it works"
+            "connection failed; retrying until it works"
         );
         again
     }

@@ -7,7 +7,7 @@ pub(crate) mod resume_facts;
 mod session;
 mod session_state;
 mod shard_runner;
-mod start_position;
+pub(crate) mod start_position;
 mod startup;
 mod stop_reason;
 mod stored_state;
@@ -24,10 +24,12 @@ use crate::contracts::Contracts;
 use crate::dead_letters::Key;
 use crate::error::{Definite, Error, ErrorCode, Exit, Peer, Transient};
 use crate::monitor::{Monitor, State};
+use crate::postgres::administrator::init_command;
 use crate::progress::Partial;
 use crate::relay::{Outcome, Refusal};
 use crate::sink::kafka::{SentAlone, Suspect};
 use crate::source::slot::SlotEnd;
+use crate::unsendable::with_parking;
 use backoff::Backoff;
 use session::{SessionEnded, StartError};
 use session_state::SessionState;
@@ -99,6 +101,10 @@ pub async fn run(
             NextStep::Stop => return Ok(()),
             NextStep::Restart => {}
             NextStep::Fail(definite) => {
+                let definite = match config.dead_letters.park() {
+                    true => definite,
+                    false => with_parking(definite, &init_command(&config.postgres.conninfo), config.shard),
+                };
                 if let Some(checkpoint) = &state.checkpoint {
                     tracing::info!(position = %checkpoint.position.flush, "stopped; every event before this position is in Kafka or parked");
                     if ran && definite.exit == Exit::Unsafe {

@@ -54,8 +54,13 @@ impl ResumeFacts<'_> {
             .map(|to| format!("outbox-router slot reset --to {to}{}", shards::argument(config.shard)));
         // All rows: those of a transaction that was open at the checkpoint may have any lower transaction id.
         let save = Step::new("As an administrator, save the rows of the table");
-        let rows =
-            catalog::send_from_table(config.source(), None, save, &format!("--accept-gap {confirmed}"));
+        let rows = catalog::send_from_table(
+            config.source(),
+            &catalog.named,
+            None,
+            save,
+            &format!("--accept-gap {confirmed}"),
+        );
         let found = StartFacts {
             router: &config.name,
             slot: &config.postgres.slot,

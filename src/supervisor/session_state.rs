@@ -49,9 +49,7 @@ pub(super) struct SessionState {
     pub(super) contracts: Option<Arc<Contracts>>,
     /// The last session, kept open to hold the slot's lock until the next session takes it over.
     pub(super) lock: Option<HeldLock>,
-    /// This session took the lock over from the last one.
-    pub(super) lock_handed_over: bool,
-    /// Set while the start switches to bulk reads: the end of the log at the time.
+    /// Set from the end of a session that streamed until bulk reads have started: the end of the log at the time.
     pub(super) switch_to_bulk: Option<Lsn>,
     /// Stream up to this position because bulk reads failed.
     pub(super) stream_until: Lsn,
@@ -80,7 +78,6 @@ impl Default for SessionState {
             last_backend_pid: None,
             contracts: None,
             lock: None,
-            lock_handed_over: false,
             recovery: Remedy::default(),
             switch_to_bulk: None,
             stream_until: Lsn::INVALID,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   check   read the checkpoint and decide; a router that is refused has fenced nobody
-//!   fence   fence earlier producers of this name, and end their open transaction
+//!   fence   in exactly-once mode, or after it: fence earlier producers of this name, and end their open transaction
 //!   begin   read the checkpoint and decide again, then write the new epoch
 //! ```
 
@@ -161,7 +161,7 @@ fn log_start(config: &Config, state: &SessionState, before: Option<&Checkpoint>,
 
 /// If this router has slots for another number of shards, only a router that has delivered before may go on, unless a handover
 /// runs. Any other would repeat or skip what those slots hold.
-async fn beside_other_shards(
+pub(crate) async fn beside_other_shards(
     config: &Config,
     before: Option<&Checkpoint>,
     slots: &[String],
@@ -169,12 +169,19 @@ async fn beside_other_shards(
     let handover = look_up(&config.for_handover(), None).await?;
     let (others, count) = (slots.join(", "), config.shards.count);
     if Handover::is_under_way(handover.as_ref()) {
+        let target =
+            Handover::target(handover.as_ref(), config.base_slot()).filter(|target| *target != count);
+        let (again, from) = match target {
+            Some(target) => (format!("Set `[shards] count = {target}`, and run it again"), count.to_string()),
+            None => ("Run it again".to_owned(), number_of_shards(slots).to_owned()),
+        };
         return Err(Error::not_safe(
             ErrorCode::ShardChangeInterrupted,
             format!(
                 "`outbox-router shards change` was interrupted, and slots for another number of shards exist: {others}"
             ),
-            "Run it again with the new `[shards] count` and the old number as --from: it resumes where it stopped",
+            Remedy::steps([Step::new(format!("{again}: it resumes where it stopped"))
+                .typing(format!("outbox-router shards change --from {from}"))]),
         ));
     }
     // the checkpoint may be older than the last change: a slot of the same name may have been created again

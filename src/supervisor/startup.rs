@@ -22,7 +22,7 @@ use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
 use tokio_util::sync::CancellationToken;
 
-use super::acquire_slot::acquire_slot;
+use super::acquire_slot::{Acquired, acquire_slot};
 use super::connections::{connect, keep_alive, transient_if_active};
 use super::session_state::SessionState;
 use super::start_position::StartInputs;
@@ -91,6 +91,8 @@ struct Sessions {
 struct ServerState {
     catalog: Catalog,
     slot: Slot,
+    /// The lock was taken over from the last session, so the server and its log are the same as before.
+    handed_over: bool,
     system: System,
 }
 
@@ -252,11 +254,11 @@ impl Sessions {
         monitor: &Monitor,
         state: &mut SessionState,
     ) -> Result<ServerState, Error> {
-        let (catalog, slot) =
+        let Acquired { catalog, slot, handed_over } =
             acquire_slot(&mut self.stream, &mut self.catalog, config, monitor, state).await?;
         // only after the wait, since the end of the log must not be older than the slot's position
         let system = timeline::identify(&mut self.stream).await?;
-        Ok(ServerState { catalog, slot, system })
+        Ok(ServerState { catalog, slot, handed_over, system })
     }
 
     async fn read_tables(
@@ -324,7 +326,7 @@ impl Kafka {
         };
         let (checkpoint, resume_check) =
             inputs.begin(config, session, state, &mut self.publisher, &mut self.store).await?;
-        Ok((checkpoint, resume_check.filter(|_| !state.lock_handed_over)))
+        Ok((checkpoint, resume_check.filter(|_| !found.handed_over)))
     }
 
     async fn close(self) {

@@ -16,7 +16,7 @@ const LIMITS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_time
 
 /// Reads the slot and the number of parked events, and shows them.
 pub(super) async fn show(session: &mut Session, config: &Config, monitor: &Monitor) -> Result<(), Error> {
-    let catalog = Catalog::query_slot(session, &config.postgres).await?;
+    let catalog = Catalog::query_slot(session, &config.postgres, &config.outbox).await?;
     if let Some(slot) = &catalog.slot {
         show_slot(slot, monitor);
     }

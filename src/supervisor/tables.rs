@@ -1,6 +1,7 @@
 //! Checks the outbox tables at a start: columns, shards, parked events, and the claim of the slot.
 
 use pg_logical::QueryError;
+use pg_logical::quoting;
 use pg_logical::session::Session;
 
 use super::resume_facts::read_slot_record;
@@ -35,7 +36,7 @@ pub(super) async fn check_tables(
 ) -> Result<CheckedTables, Error> {
     let columns = Columns::query(session, config.source(), &catalog.tables).await?;
     if !state.was_active {
-        catalog::check_column_lists(config.base_name(), outbox, config.source(), &columns, catalog)?;
+        catalog::check_column_lists(outbox, config.source(), &columns, catalog)?;
         columns.iter().try_for_each(|columns| columns.check(outbox))?;
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             tracing::warn!(remedy, "{what}");
@@ -52,7 +53,7 @@ pub(super) async fn check_tables(
     };
     let present = PresentColumns {
         columns: columns.iter().flat_map(written).collect(),
-        remedy: catalog::rewrite_rows(config.base_name(), config.source(), &columns, catalog),
+        remedy: catalog.own_publication_with_rows(config.source()),
     };
     Ok(CheckedTables { shard, other_slots, record, present })
 }
@@ -100,9 +101,12 @@ async fn refuse_parked_events(config: &Config, session: &mut Session) -> Result<
         Some("t") => {}
         // the table may belong to another router
         Some(_) => {
+            let role = quoting::identifier(&config.postgres.conninfo.user);
             tracing::warn!(
-                remedy = "If this router has ever parked events: GRANT USAGE ON SCHEMA outbox_router TO ROLE; GRANT SELECT ON \
-                          outbox_router.dead_letters TO ROLE",
+                remedy = format!(
+                    "If this router has ever parked events: GRANT USAGE ON SCHEMA outbox_router TO {role}; GRANT SELECT ON {} TO {role}",
+                    dead_letters::TABLE
+                ),
                 "the router cannot tell whether events are parked: its role may not read {}",
                 dead_letters::TABLE
             );

@@ -65,6 +65,7 @@ async fn a_lost_checkpoint_is_refused_until_it_is_accepted() {
         "this router has read it",
         "missing in Kafka if another client has moved",
     ]);
+    ended.shown(outbox);
     found.is_refusal(&ended);
     position_finding(settings).await.is_refusal(&ended);
     assert_eq!(setup.numbers().await, [1, 2, 3]);

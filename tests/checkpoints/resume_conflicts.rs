@@ -7,6 +7,7 @@ use std::path::Path;
 use pg_logical::Lsn;
 
 use crate::invariants::feedback_never_starves::PG_HBA;
+use crate::situations::page::keep;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::{PrivatePostgres, Shutdown};
@@ -146,6 +147,10 @@ async fn resume_conflict_if_another_cluster_answers() {
     let settings = setup.settings.clone().set("postgres.url", other.url()).set("name", name);
     let ended = Router::start(&settings).exits(3).await;
     ended.says(&["another database cluster", "two routers share one name", "--accept-gap"]);
+    let system = "SELECT system_identifier::text FROM pg_control_system()";
+    let (new, old): (String, String) =
+        (other.query(system).await[0].get(0), setup.outbox.query(system).await[0].get(0));
+    keep(ended.message(), &[(&new, "NUMBER"), (&old, "NUMBER"), (&setup.outbox.name, "NAME")]);
     position_finding(&settings).await.is_refusal(&ended);
     other.execute(&format!("SELECT pg_drop_replication_slot('{}')", setup.outbox.name)).await;
 }
@@ -217,6 +222,7 @@ async fn resume_conflict_if_the_server_was_restored_from_a_backup() {
     let words =
         ["restored from a backup", "no longer exist in Postgres", &ours.to_string(), &theirs.to_string()];
     let ended = setup.refuses(&words).await;
+    ended.shown(&setup.outbox);
     // the end of the log that both name may have moved
     let found = position_finding(&setup.settings).await;
     assert!(found.level == "error" && found.what.contains("restored from a backup"), "{found:?}");
@@ -253,6 +259,7 @@ async fn resume_conflict_if_a_restored_log_has_grown_past_the_position() {
     assert!(found.level == "ok" && found.what.contains("only a start can tell"), "{found:?}");
     let words = ["is not the one", "snapshot", &ours.to_string(), &theirs.to_string()];
     let ended = setup.refuses(&words).await;
+    ended.shown(outbox);
     assert_eq!(outbox.confirmed().await, theirs);
     setup.resumes(&ended, 55, 52..=55).await;
 }

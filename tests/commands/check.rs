@@ -5,8 +5,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
+use outbox_router::error::Remedy;
 use serde_json::Value;
 
+use crate::situations::page::keep;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::connect;
@@ -40,6 +42,23 @@ impl Found {
             format!("{}: {}{remedy}\n", finding["level"].as_str().unwrap(), finding["what"].as_str().unwrap())
         });
         lines.collect()
+    }
+
+    /// Keeps the error of this check for docs/errors.md.
+    pub(crate) fn shown(&self, check: &str, known: &[(&str, &str)]) {
+        let error = |finding: &&Value| finding["check"] == check && finding["level"] == "error";
+        let finding =
+            self.list.iter().find(error).unwrap_or_else(|| panic!("no error of {check}: {:?}", self.list));
+        let text = |key: &str| finding[key].as_str().unwrap();
+        let remedy: Remedy = serde_json::from_value(finding["ways"].clone()).unwrap();
+        let message = format!(
+            "{}: {}\n  Events: {}\n{}",
+            text("code"),
+            text("what"),
+            text("events"),
+            remedy.in_lines()
+        );
+        keep(&message, known);
     }
 
     /// The errors, a line each.

@@ -83,6 +83,7 @@ async fn a_positions_topic_that_loses_or_refuses_checkpoints() {
     let config = [("cleanup.policy", "delete"), ("retention.ms", "3600000"), ("max.message.bytes", "500")];
     kafka.create_topic(&positions, 1, &config).await;
     let found = Found::with(&settings).await;
+    found.shown("positions_topic", &[(&kafka.bootstrap, "HOST"), (&outbox.name, "NAME")]);
     let text = found.of("positions_topic");
     assert!(text.contains("cleanup.policy = delete") && text.contains("60 minutes"), "{text}");
     assert!(text.contains("max.message.bytes"), "{text}");

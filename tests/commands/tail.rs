@@ -57,7 +57,7 @@ impl Tail {
             outbox.query(&format!("{SLOTS} AND active")).await.first().map(drop)
         })
         .await;
-        self.reports("showing what is committed").await;
+        self.reports("reading what is committed").await;
     }
 
     fn begin(settings: &Settings, arguments: &[&str]) -> Self {
@@ -294,7 +294,7 @@ async fn tail_exits_quietly_when_its_output_is_closed() {
     let err = tail.stderr();
     // the slot may have had to wait for a transaction of another test
     let lines = err.lines().filter(|line| !line.contains("waiting for the end of a transaction"));
-    assert!(err.contains("showing") && lines.count() == 1, "{err}");
+    assert!(err.contains("reading what is committed") && lines.count() == 1, "{err}");
     gone(&outbox).await;
 }
 

@@ -251,7 +251,8 @@ async fn dead_letters_stop_a_router_that_does_not_park() {
     setup.parks(1).await;
     router.stop().await;
     let stopping = setup.settings.clone().set("dead_letters.policy", "stop");
-    Router::start(&stopping).exits(3).await.says(&["1 events are parked", "policy"]);
+    let ended = Router::start(&stopping).exits(3).await;
+    ended.says(&["1 events are parked", "policy"]).shown(&setup.outbox);
     let check = stopping.run(&["check"]);
     assert!(check.code == 1 && check.out.contains("1 events are parked"), "{check:?}");
     let router = Router::active(&setup.settings).await;
@@ -307,7 +308,7 @@ async fn dead_letters_that_cannot_be_stored_hold_back_the_slot() {
         assert!(setup.outbox.slot().await.unwrap().confirmed < before, "the slot has moved past it");
         router.kill();
         let ended = Router::start(&setup.settings).exits(1).await;
-        ended.says(&["outbox_router.dead_letters", "outbox-router init"]);
+        ended.says(&["outbox_router.dead_letters", "outbox-router init"]).shown(&setup.outbox);
         setup.outbox.execute("ALTER TABLE outbox_router.elsewhere RENAME TO dead_letters").await;
         let router = Router::active(&setup.settings).await;
         setup.outbox.all_confirmed().await;

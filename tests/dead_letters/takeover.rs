@@ -93,7 +93,11 @@ async fn lost_in_a_failover(mode: &str, killed: bool) {
     assert!(send(Signal::Kill, walsender));
     pair.promote().await;
     let router = router.unwrap_or_else(|| Router::start(&settings));
-    router.exits(3).await.says(&["parked events are lost", "accept-gap"]);
+    let ended = router.exits(3).await;
+    ended.says(&["parked events are lost", "accept-gap"]);
+    if killed {
+        ended.shown(&pair.outbox);
+    }
     let parked = outbox.query("SELECT count(*) FROM outbox_router.dead_letters").await;
     assert_eq!(parked[0].get::<_, i64>(0), 0, "no dead letter was lost");
 }

@@ -135,7 +135,7 @@ async fn exactly_once_does_not_repeat_events_sent_under_another_name_after_a_cra
     // the router has a checkpoint of its own, but an older one
     let before = kafka.count(&outbox.name).await;
     let ended = Router::start(&settings).exits(3).await;
-    ended.says(&[&other, "--accept-gap"]);
+    ended.says(&[&other, "--accept-gap"]).shown(&outbox);
     assert_eq!(kafka.count(&outbox.name).await, before);
 }
 

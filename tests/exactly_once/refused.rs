@@ -1,6 +1,7 @@
 //! An event cannot be sent, but everything before it is committed.
 
 use super::settings;
+use crate::situations::page::keep;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
@@ -69,8 +70,7 @@ async fn exactly_once_without_permission_for_transactions_is_refused_with_what_t
         .set("kafka.'sasl.mechanism'", "PLAIN")
         .set("kafka.'sasl.username'", "outbox-router")
         .set("kafka.'sasl.password'", "secret");
-    Router::start(&settings)
-        .exits(1)
-        .await
-        .says(&["do not let the router begin transactions", "init --print-acls"]);
+    let ended = Router::start(&settings).exits(1).await;
+    ended.says(&["do not let the router begin transactions", "init --print-acls"]);
+    keep(ended.message(), &[(broker.extra(), "HOST"), (&outbox.name, "NAME")]);
 }

@@ -127,7 +127,7 @@ async fn authorization_to_read_the_topics_settings_lets_an_old_event_be_sent() {
     .await;
     let settings = settings(&outbox, &broker);
     let ended = Router::start(&settings).exits(3).await;
-    ended.says(&["InvalidTimestamp", "DESCRIBE_CONFIGS", "`outbox-router init --print-acls`"]);
+    ended.says(&["InvalidTimestamp", "DESCRIBE_CONFIGS", "`outbox-router init --print-acls`"]).shown(&outbox);
     // it is the commit time already
     assert!(!ended.message().contains("timestamp = \"commit\""), "{}", ended.message());
 

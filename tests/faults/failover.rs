@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, timeout};
 
 use crate::invariants::recovery_sql::typed;
+use crate::situations::page::keep;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -159,7 +160,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     // another process finds the same, and continues only with `--accept-gap`
     outbox.released().await;
     let again = Router::start(&pair.settings).exits(3).await;
-    again.says(&["from timeline 1", &switch, &position.to_string()]);
+    again.says(&["from timeline 1", &switch, &position.to_string()]).shown(outbox);
     let router = Router::with_arguments(&pair.settings, &["--accept-gap", again.accept_gap_position()]);
     outbox.insert("order", "b", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
@@ -207,6 +208,9 @@ async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
     let router = Router::active(&pair.settings).await;
     pair.outbox.insert_numbers("order", "a", 1..11).await;
     pair.outbox.all_confirmed().await;
+    let standby = format!("{}/{}", pair.standby.url(), pair.outbox.name);
+    let ran = pair.settings.clone().set("postgres.url", standby.as_str()).run_async(&["init"]).await;
+    keep(&ran.err, &[(&pair.outbox.name, "NAME")]);
     pair.primary.kill();
     pair.promote().await;
     pair.outbox.insert_numbers("order", "a", 11..12).await;

@@ -127,6 +127,7 @@ async fn slot_lost_while_the_router_is_stopped_is_explained_by_run_check_and_sta
         loss_is_explained(&outbox, &ended, "max_slot_wal_keep_size", &sent).await;
     }
     let ended = Router::start(&settings).exits(3).await;
+    ended.shown(&outbox);
     // only `run` has looked up that position
     let (what, rest) =
         ended.message().strip_prefix("error: ").unwrap().split_once("; every event before ").unwrap();

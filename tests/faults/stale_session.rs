@@ -37,7 +37,7 @@ fn logged_at(line: &str) -> f64 {
 fn wait_is_not_reported_too_early(log: &str) {
     let mut failed = None;
     for line in log.lines() {
-        if line.contains("not connected") {
+        if line.contains("connection failed") {
             failed = Some(logged_at(line));
         } else if line.contains("waiting for the slot") {
             let after = (logged_at(line) - failed.unwrap()).rem_euclid(86_400.0);

@@ -33,7 +33,7 @@ const FORBIDDEN: &[(&[&str], &[&str], &str)] = &[
             "pipeline",
         ],
         &["postgres", "sink", "relay", "source", "supervisor", "commands", "admin"],
-        "this module is pure",
+        "this module talks to no server",
     ),
     (
         &["postgres"],

@@ -207,7 +207,7 @@ async fn recovery_steps_send_events_that_the_server_cannot_decode() {
     // typed although the message advises against it: nothing is lost, and the steps are the same
     let ended =
         Router::with_arguments(&settings, &["--accept-gap", ended.accept_gap_position()]).exits(3).await;
-    ended.says(&["OBR-3112", "they stay in the log"]);
+    ended.says(&["OBR-3112", "they stay in the log"]).shown(&outbox);
     outbox.released().await;
     let later = outbox.insert("order", "a", "{\"n\": 2}").await;
     follow(&outbox, &settings, &ended).await;

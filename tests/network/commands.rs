@@ -118,7 +118,7 @@ async fn network_lost_while_a_router_starts_is_logged_and_retried() {
             .set("postgres.wal_sender_timeout", "1s");
         proxy.cut_after(Direction::ToClient, after, Cut::Hole);
         let mut router = Router::start(&settings);
-        router.logs("not connected; retrying until it works").await;
+        router.logs("connection failed; retrying until it works").await;
         // the reason is shown during the next attempt too, which takes most of the time
         router
             .shows("another attempt", |status| {

@@ -170,7 +170,13 @@ async fn acls_that_lack_one_operation_are_reported_with_what_to_grant() {
         // its topic does not exist yet
         outbox.insert(&principal.to_lowercase(), "a", "1").await;
         match reaction {
-            Reaction::Exits(code, why) => drop(router.exits(*code).await.says(&[why, "init --print-acls"])),
+            Reaction::Exits(code, why) => {
+                let ended = router.exits(*code).await;
+                ended.says(&[why, "init --print-acls"]);
+                if *what == "Read" {
+                    ended.shown(&outbox);
+                }
+            }
             Reaction::Delivers => {
                 outbox.all_confirmed().await;
                 router.stop().await;

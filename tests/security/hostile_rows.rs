@@ -18,7 +18,9 @@ async fn assert_stops(settings: &Settings, outbox: &Outbox, case: &str, insert: 
     let own = |line: &str| {
         let step = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         let of_message = |text: &str| {
-            ["Events: ", "To go on without", "outbox-router "].iter().any(|begin| text.starts_with(begin))
+            ["Events: ", "To park this event", "To go on without", "outbox-router "]
+                .iter()
+                .any(|begin| text.starts_with(begin))
                 || step(text)
         };
         line.starts_with("20")

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 
 use super::{MODES, all_confirmed, outbox_and_kafka, refused, settings, slots, succeeded};
+use crate::situations::page::keep;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -108,11 +109,9 @@ async fn two_and_three(outbox: &Outbox, kafka: &Kafka) -> (Settings, Settings) {
 async fn shards_do_not_start_after_they_have_handed_over() {
     let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
     let (two, three) = two_and_three(&outbox, &kafka).await;
-    refused(
-        &three.run(&["shards", "change", "--from", "2"]),
-        1,
-        &["does not exist yet", "outbox-router init"],
-    );
+    let ran = three.run(&["shards", "change", "--from", "2"]);
+    refused(&ran, 1, &["does not exist yet", "outbox-router init"]);
+    keep(&ran.err, &[(&outbox.name, "NAME")]);
     succeeded(three.run_async(&["init"]).await, &[]);
     let shown = succeeded(
         three.run(&["shards", "change", "--from", "2", "--dry-run"]),
@@ -142,11 +141,15 @@ async fn shards_that_have_handed_over_do_not_resume_when_their_slots_are_recreat
         succeeded(with_count(1).run_async(&["init"]).await, &["outbox-router shards change --from NUMBER"]);
         let confirmed: String = outbox.confirmed().await.to_string();
         for arguments in [&[][..], &["--accept-gap", &confirmed]] {
-            Router::with_arguments(&with_count(1), arguments).exits(3).await.says(&[
+            let ended = Router::with_arguments(&with_count(1), arguments).exits(3).await;
+            ended.says(&[
                 "handed over to 2 shards",
                 "set `[shards] count = 2`",
                 "outbox-router shards change --from 2",
             ]);
+            if arguments.is_empty() {
+                ended.shown(&outbox);
+            }
         }
         router.stop().await;
         outbox.insert_numbers("order", "a", 7..10).await;
@@ -314,7 +317,11 @@ async fn shards_do_not_start_until_an_interrupted_handover_is_complete() {
         [(with_count(1), &[][..]), (with_count(2), &["--shard", "0"]), (with_count(2), &["--shard", "1"])]
     {
         let ended = Router::with_arguments(&settings, arguments).exits(3).await;
-        ended.says(&["`outbox-router shards change` was interrupted", "Run it again"]);
+        ended
+            .says(&["`outbox-router shards change` was interrupted", "outbox-router shards change --from 1"]);
+        if arguments.is_empty() {
+            ended.shown(&outbox);
+        }
     }
     change(&with_count(2), "1").await;
     succeeded(with_count(2).run(&["shards", "change", "--from", "1"]), &["is already complete"]);

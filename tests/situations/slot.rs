@@ -45,6 +45,46 @@ async fn situation_slot_dropped_without_a_bookmark() {
     }
 }
 
+/// The role that the router should have may create neither table nor publication.
+#[tokio::test]
+async fn situation_slot_dropped_under_the_routers_role() {
+    let mut scene = Scene::new().await;
+    scene.is_of_a_role().await;
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.writes(3).await;
+    let ended = Router::start(&scene.settings).exits(3).await;
+    let way = "If it was dropped, and there is no bookmark";
+    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+}
+
+/// The events have no time by which the saved rows could be sorted.
+#[tokio::test]
+async fn situation_slot_dropped_beside_a_table_without_created_at() {
+    let mut scene = Scene::new().await;
+    scene.sql("ALTER TABLE outbox DROP created_at").await;
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.writes(3).await;
+    let ended = Router::start(&scene.settings).exits(3).await;
+    let way = "If it was dropped, and there is no bookmark";
+    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+}
+
+/// The new slot begins after events that the old one has not delivered.
+#[tokio::test]
+async fn situation_slot_renamed_to_one_that_begins_later() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.writes(2).await;
+    scene.sql("SELECT pg_create_logical_replication_slot('SLOTnext', 'pgoutput')").await;
+    let later = format!("{}next", scene.outbox.name);
+    let name = format!("{0}.{0}", scene.outbox.name);
+    scene.settings = scene.settings.clone().set("postgres.slot", later.as_str()).set("name", name);
+    scene.refused(Code::AnotherSlot, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOTnext')").await;
+}
+
 #[tokio::test]
 async fn situation_slot_of_another_plugin() {
     let mut scene = Scene::new().await;
@@ -80,8 +120,7 @@ async fn situation_slot_renamed_in_the_configuration() {
         .clone()
         .set("postgres.slot", other.as_str())
         .set("name", format!("{0}.{0}", scene.outbox.name));
-    let way = "To go on without the events that may be missing";
-    scene.refused(Code::AnotherSlot, 3, way, Arrive::AtLeastOnce).await;
+    scene.refused(Code::AnotherSlot, 3, "To go on", Arrive::AtLeastOnce).await;
     scene.sql("SELECT pg_drop_replication_slot('SLOT_other')").await;
 }
 
@@ -96,7 +135,8 @@ async fn situation_slot_moved_by_somebody_else() {
     scene.refused(Code::SlotAhead, 3, way, Arrive::Without(&[2, 3, 4])).await;
 }
 
-const FROM_TABLE: &str = "There is no bookmark. To send missing events again that are still in the table; rows that the slot still has come twice";
+const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
+const NO_BOOKMARK: &str = "There is no bookmark. To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 
 /// One of the rows is of a transaction that began before everything that the router has delivered.
 #[tokio::test]
@@ -117,7 +157,24 @@ async fn situation_slot_moved_past_a_long_transaction() {
     long.commit().await.unwrap();
     scene.writes(2).await;
     scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
-    scene.refused(Code::SlotAhead, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+    scene.refused(Code::SlotAhead, 3, NO_BOOKMARK, Arrive::AtLeastOnce).await;
+}
+
+/// The slot has the unpublished rows again once it is back at the bookmark.
+#[tokio::test]
+async fn situation_slot_moved_and_publication_dropped_with_a_bookmark() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    succeeded(scene.settings.run_async(&["slot", "bookmark", "before"]).await, &[]);
+    scene.delivered(2).await;
+    scene.sql("DROP PUBLICATION outbox_router").await;
+    scene.writes(3).await;
+    scene.sql(PUBLICATION).await;
+    scene.writes(2).await;
+    scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
+    let ended = Router::start(&scene.settings).exits(3).await;
+    scene.mends(&ended, Code::SlotAhead, "").await;
+    scene.refused(Code::AlteredWhileAway, 3, "", Arrive::AtLeastOnce).await;
 }
 
 #[tokio::test]
@@ -128,5 +185,5 @@ async fn situation_slot_and_publication_dropped() {
     scene.writes(3).await;
     succeeded(scene.settings.run_async(&["init"]).await, &[]);
     scene.writes(2).await;
-    scene.refused(Code::SlotAhead, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+    scene.refused(Code::SlotAhead, 3, NO_BOOKMARK, Arrive::AtLeastOnce).await;
 }

@@ -23,11 +23,57 @@ async fn situation_publication_dropped() {
 }
 
 #[tokio::test]
+async fn situation_publication_dropped_under_the_routers_role() {
+    let mut scene = Scene::new().await;
+    scene.is_of_a_role().await;
+    scene.delivered(2).await;
+    scene.sql("DROP PUBLICATION outbox_router").await;
+    published_again(&mut scene, Code::PublicationMissing).await;
+}
+
+#[tokio::test]
+async fn situation_publication_emptied() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("ALTER PUBLICATION outbox_router DROP TABLE outbox").await;
+    published_again(&mut scene, Code::PublicationWithoutTable).await;
+}
+
+/// Types the steps to a publication of the router's own. The one that others read stays as it is.
+async fn published_beside(scene: &mut Scene, code: Code) {
+    scene.writes(3).await;
+    let content = "SELECT p::text FROM pg_publication p WHERE pubname = 'outbox_router' UNION ALL \
+                   SELECT t::text FROM pg_publication_tables t WHERE pubname = 'outbox_router' ORDER BY 1";
+    let content = async |scene: &Scene| {
+        let rows = scene.outbox.query(content).await;
+        rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
+    };
+    let before = content(scene).await;
+    let ended = Router::start(&scene.settings).exits(1).await;
+    scene.ended(&ended, code, "", Arrive::AtLeastOnce, &[Code::AnotherSlot]).await;
+    assert_eq!(content(scene).await, before);
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_own')").await;
+}
+
+#[tokio::test]
 async fn situation_publication_of_another_table() {
     let mut scene = Scene::new().await;
     scene.delivered(2).await;
     scene.sql("CREATE TABLE other (i int); ALTER PUBLICATION outbox_router SET TABLE other").await;
-    published_again(&mut scene, Code::PublicationWithoutTable).await;
+    published_beside(&mut scene, Code::PublicationWithoutTable).await;
+}
+
+#[tokio::test]
+async fn situation_publication_of_others_without_inserts() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene
+        .sql(
+            "CREATE TABLE other (i int); ALTER PUBLICATION outbox_router ADD TABLE other; \
+             ALTER PUBLICATION outbox_router SET (publish = 'truncate')",
+        )
+        .await;
+    published_beside(&mut scene, Code::PublicationWithoutInserts).await;
 }
 
 #[tokio::test]
@@ -124,6 +170,16 @@ async fn situation_table_unlogged() {
     scene.ended(&ended, Code::TableNotLogged, "", Arrive::AtLeastOnce, &[Code::AlteredWhileAway]).await;
 }
 
+#[tokio::test]
+async fn situation_table_unlogged_and_unpublished() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("ALTER PUBLICATION outbox_router DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED").await;
+    scene.writes(2).await;
+    let ended = Router::start(&scene.settings).exits(1).await;
+    scene.ended(&ended, Code::TableNotLogged, "", Arrive::AtLeastOnce, &[Code::AlteredWhileAway]).await;
+}
+
 const WITHOUT_EVENT: &str = "To go on without this event and the rest of its transaction";
 
 #[tokio::test]
@@ -132,6 +188,16 @@ async fn situation_event_without_a_topic() {
     scene.writes(2).await;
     scene.outbox.insert("no topic", "a", "{}").await;
     scene.refused(Code::EventUnroutable, 3, WITHOUT_EVENT, Arrive::Once).await;
+}
+
+/// Events of other aggregates flow.
+#[tokio::test]
+async fn situation_event_without_a_topic_is_parked() {
+    let mut scene = Scene::new().await;
+    scene.writes(2).await;
+    scene.outbox.insert("no topic", "b", "{}").await;
+    let way = "To park this event with the later ones of its aggregate, and send all others";
+    scene.refused(Code::EventUnroutable, 3, way, Arrive::Once).await;
 }
 
 #[tokio::test]

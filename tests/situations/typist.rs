@@ -120,9 +120,12 @@ impl<'a> Typist<'a> {
     fn configures(&mut self, text: &str) {
         let Some((_, text)) = text.split_once("n the configuration set") else { return };
         let mut values = BTreeMap::new();
-        for (key, setting) in
-            [("name", "name"), ("publication", "postgres.publication"), ("slot", "postgres.slot")]
-        {
+        for (key, setting) in [
+            ("name", "name"),
+            ("publication", "postgres.publication"),
+            ("slot", "postgres.slot"),
+            ("policy", "dead_letters.policy"),
+        ] {
             if let Some((_, value)) = text.split_once(&format!("{key} = \"")) {
                 values.insert(setting, value.split('"').next().unwrap().to_owned());
             }
@@ -133,8 +136,9 @@ impl<'a> Typist<'a> {
         }
     }
 
-    /// Runs a command of the router. `NAME` stands for the first bookmark.
+    /// Runs a command of the router. `NAME` stands for the first bookmark, `ADMINISTRATOR` for the superuser.
     async fn runs(&mut self, command: &str) {
+        let command = command.replace("ADMINISTRATOR", "postgres").replace('\'', "");
         let mut words: Vec<String> = command.split(' ').skip(1).map(str::to_owned).collect();
         if let Some(name) = words.iter_mut().find(|word| *word == "NAME") {
             let listed = succeeded(self.settings.run_async(&["slot", "list", "--json"]).await, &[]);
@@ -148,7 +152,7 @@ impl<'a> Typist<'a> {
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         succeeded(self.settings.run_async(&words).await, &[]);
-        if words == ["init"] {
+        if words.first() == Some(&"init") {
             succeeded(self.settings.run_async(&words).await, &[]);
         }
     }

@@ -12,9 +12,11 @@ use tempfile::TempDir;
 
 use super::eventually::eventually;
 use super::namespace::Namespace;
+use super::outbox::Outbox;
 use super::process;
 use super::settings::Settings;
 use super::signal::{Signal, send};
+use crate::situations::page::keep;
 
 /// A running `outbox-router run`. Killed on drop. If the test fails, its log is printed.
 pub(crate) struct Router {
@@ -317,6 +319,12 @@ impl Ended {
     pub(crate) fn accept_gap_position(&self) -> &str {
         let command = self.command("outbox-router run --accept-gap ");
         command.split(' ').nth(3).unwrap()
+    }
+
+    /// Keeps the message of this test for docs/errors.md, with the outbox's name and address masked.
+    pub(crate) fn shown(&self, outbox: &Outbox) -> &Self {
+        keep(self.message(), &[(outbox.address(), "HOST"), (&outbox.name, "NAME")]);
+        self
     }
 
     /// Asserts that the message contains all these parts.

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorCode};
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{
-    READABLE, REMEDY, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked,
+    READABLE, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked, table_remedy,
 };
 
 /// How many other routers are listed by name.
@@ -30,7 +30,7 @@ pub(super) async fn check(
             "dead_letters",
             ErrorCode::DeadLetterTable,
             format!("there is no table {TABLE} to park events in"),
-            REMEDY,
+            table_remedy(&config.postgres.conninfo),
         );
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub(super) async fn check(
             "dead_letters",
             ErrorCode::DeadLetterTable,
             format!("the role {role} lacks {missing} for {TABLE}"),
-            REMEDY,
+            table_remedy(&config.postgres.conninfo),
         );
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::commands::connect;
 use crate::commands::init::alter_failover;
 use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::standby_slots;
 
@@ -49,8 +49,8 @@ pub(super) async fn check(
             "failover",
             "there are standbys, and before Postgres 17 none of them keeps a copy of a logical slot: after a promotion the \
              slot is missing, and the router stops (exit code 3)",
-            "Upgrade Postgres to 17 or later. Until then, after a promotion, compare the outbox table with the topics and run \
-             `outbox-router init` before applications write again",
+            "Upgrade Postgres to 17 or later. Until then, after a promotion, start the router before applications write again: it stops with \
+             OBR-3001 and prints the steps",
         ),
         Some(false) => findings.warning(
             "failover",
@@ -265,7 +265,10 @@ fn check_copy(place: &str, name: &str, slot: Option<&Slot>, wrong: &[&str], find
         Some(_) => findings.warning(
             "failover_standby",
             format!("the standby {place} has a slot {name} of its own, so it keeps no copy of the primary's"),
-            format!("On the standby run SELECT pg_drop_replication_slot({})", literal(name)),
+            Remedy::steps([Step::new(
+                "If nobody reads the standby's own slot, drop it, on the standby: whoever reads it loses what it has not read yet",
+            )
+            .sql(format!("SELECT pg_drop_replication_slot({})", literal(name)))]),
         ),
         None => findings.warning(
             "failover_standby",

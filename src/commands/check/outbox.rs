@@ -38,32 +38,23 @@ pub(super) async fn check(
     catalog: &Catalog,
     findings: &mut Findings,
 ) -> Result<OutboxFacts, Error> {
-    let published = match rows_changed::not_a_table(session, config, catalog).await? {
-        Some(name) => {
-            findings.error(
-                "publication",
-                ErrorCode::TableMissing,
-                format!("{name} is not a table, and only a table's rows are in the write-ahead log"),
-                "Name the table itself as `[outbox] table`",
-            );
-            false
-        }
-        None => check_published(config, catalog, findings),
-    };
+    let published = check_published(config, catalog, findings);
     check_messages(session, config, findings).await?;
     check_template(config, findings);
     if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
-        publication::check(config, publication, findings);
+        publication::check(config, publication, catalog, findings);
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             findings.warning("publication_watch", what, remedy);
         }
     }
     let mut facts = OutboxFacts::default();
     let mut readable = published;
+    let listed = Columns::query(session, config.source(), &catalog.tables).await?;
     for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
         let Some(table) = table else { continue };
         let columns = columns(session, config, name).await?;
-        let complete = check_columns(config, outbox, name, &columns, findings);
+        let settled = listed.iter().all(|listed| listed.table != *name || listed.settled);
+        let complete = check_columns(config, outbox, name, &columns, settled, findings);
         if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
             // the publications of shards have row filters, which are checked together
             if config.shard.is_none() {
@@ -87,7 +78,6 @@ pub(super) async fn check(
         }
     }
     if let Some(publication) = catalog.publication.as_ref().filter(|_| readable) {
-        let listed = Columns::query(session, config.source(), &catalog.tables).await?;
         publication::check_column_list(config, publication, catalog, outbox, &listed, findings);
     }
     Ok(facts)
@@ -154,12 +144,13 @@ async fn check_messages(
     Ok(())
 }
 
-/// Whether the table has the required columns with usable types.
+/// Whether the table has the required columns with usable types. `settled`: every row that the router has yet to read has these columns.
 fn check_columns(
     config: &Config,
     outbox: &Outbox,
     table: &TableName,
     columns: &[Column],
+    settled: bool,
     findings: &mut Findings,
 ) -> bool {
     let find = |name: &str| find(columns, name);
@@ -173,7 +164,9 @@ fn check_columns(
         if !withheld.is_empty() {
             remedy.push_str(&format!(" ({} is {})", withheld.join(", "), catalog::WITHHELD));
         }
-        findings.error("columns", ErrorCode::ColumnUnusable, fault.to_string(), remedy);
+        // earlier rows are read with the columns that they were written with
+        let code = if settled { ErrorCode::ColumnUnusable } else { ErrorCode::RowUndecodable };
+        findings.error("columns", code, fault.to_string(), remedy);
     }
     if !faults.is_empty() {
         return false;

@@ -6,12 +6,13 @@ use pg_logical::session::Session;
 
 use super::finding::Findings;
 use super::kafka::KafkaState;
+use super::shards;
 use super::topics::durability;
 use crate::checkpoint::{Checkpoint, ResumeConflict, Resumption, SlotRecord, Stopped};
 use crate::commands::connect;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
-use crate::postgres::catalog::Catalog;
+use crate::postgres::catalog::{Catalog, slots_of_other_shards};
 use crate::postgres::timeline;
 use crate::quantity::bytes;
 use crate::sink::kafka::checkpoint_topic::{COMPACT, alter_command, look_up};
@@ -34,6 +35,8 @@ pub(super) struct RouterState {
     active: bool,
     /// The record of the slot in the router's schema.
     record: Option<SlotRecord>,
+    /// This router's slots for another number of shards.
+    other_slots: Vec<String>,
 }
 
 impl RouterState {
@@ -51,6 +54,8 @@ impl RouterState {
             confirmed,
             active: slot.active_pid.is_some(),
             record: read_slot_record(config, session).await?,
+            other_slots: slots_of_other_shards(session, config.base_slot(), &config.slots_of_all_shards())
+                .await?,
         }))
     }
 
@@ -95,6 +100,9 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) {
     let Some(topic) = &config.delivery.positions_topic else {
+        for state in states {
+            shards::check_other_slots(config, None, &state.other_slots, findings).await;
+        }
         return findings.warning(
             "positions_topic",
             "no checkpoints are stored in Kafka (`[delivery] positions_topic` is empty): after a crash of Postgres the last minutes \
@@ -182,6 +190,7 @@ async fn check_checkpoint(config: &Config, state: Option<&RouterState>, findings
         None => format!("no checkpoint is stored for {name}"),
     };
     let Some(state) = state else { return };
+    shards::check_other_slots(config, checkpoint.as_ref(), &state.other_slots, findings).await;
     let decided = match state.decide(config, checkpoint.as_ref()).await {
         Ok(decided) => decided,
         Err(error) => {

@@ -9,20 +9,20 @@ use super::finding::Findings;
 use crate::config::{Config, OnUpdate, TableName};
 use crate::error::{Remedy, Step};
 use crate::outbox::{FIELDS, Outbox};
-use crate::postgres::catalog::{Catalog, Columns, Publication, Table, check_column_lists, own_publication};
+use crate::postgres::catalog::{Catalog, Columns, Publication, Table, check_column_lists};
 
 /// What an alteration of the publication does to the router. It may have left rows out, which the router cannot rule out.
 const AFTERWARDS: &str = "the router then stops with exit code 3, because the publication was altered, and refuses its next start. No row is \
      left out by this command: run the `--accept-gap` command that the start prints";
 
-pub(super) fn check(config: &Config, publication: &Publication, findings: &mut Findings) {
+pub(super) fn check(config: &Config, publication: &Publication, catalog: &Catalog, findings: &mut Findings) {
     let name = quoting::identifier(&config.postgres.publication);
     let acts_on_updates = config.outbox.on_update != OnUpdate::Warn;
     if acts_on_updates && !publication.publishes_updates {
         let remedy = if publication.shared {
             Remedy::from("Remove on_update").or(
                 "To keep it, give the router a publication of its own, and let that publish updates",
-                own_publication(config.base_name(), config.source()),
+                catalog.own_publication(config.source()),
             )
         } else {
             let alter =
@@ -41,7 +41,13 @@ pub(super) fn check(config: &Config, publication: &Publication, findings: &mut F
         findings.warning(
             "publication_content",
             format!("{name} also publishes updates or deletes, which the router reads and drops"),
-            alter_or_own(config, publication, "For a stream of inserts alone", "SET (publish = 'insert')"),
+            alter_or_own(
+                config,
+                publication,
+                catalog,
+                "For a stream of inserts alone",
+                "SET (publish = 'insert')",
+            ),
         );
     }
 }
@@ -62,6 +68,7 @@ pub(super) fn check_row_filter(
             alter_or_own(
                 config,
                 publication,
+                catalog,
                 "To publish all rows",
                 &set_tables(config, catalog, Some(name)),
             ),
@@ -78,7 +85,7 @@ pub(super) fn check_column_list(
     columns: &[Columns],
     findings: &mut Findings,
 ) {
-    if let Err(refused) = check_column_lists(config.base_name(), outbox, config.source(), columns, catalog) {
+    if let Err(refused) = check_column_lists(outbox, config.source(), columns, catalog) {
         return findings.failure("publication_columns", refused, "");
     }
     let name = quoting::identifier(&config.postgres.publication);
@@ -94,6 +101,7 @@ pub(super) fn check_column_list(
             let remedy = alter_or_own(
                 config,
                 publication,
+                catalog,
                 "To publish all columns",
                 &set_tables(config, catalog, None),
             );
@@ -103,14 +111,20 @@ pub(super) fn check_column_list(
 }
 
 /// The remedy: this alteration, or a publication of the router's own. Those of shards have row filters, which must stay.
-fn alter_or_own(config: &Config, publication: &Publication, purpose: &str, alteration: &str) -> Remedy {
+fn alter_or_own(
+    config: &Config,
+    publication: &Publication,
+    catalog: &Catalog,
+    purpose: &str,
+    alteration: &str,
+) -> Remedy {
     let name = quoting::identifier(&config.postgres.publication);
     if publication.shared || config.shard.is_some() {
         Remedy::default().or(
             format!(
                 "The router works as it is, and others may read {name}: leave it unaltered. {purpose}, give the router a publication of its own"
             ),
-            own_publication(config.base_name(), config.source()),
+            catalog.own_publication(config.source()),
         )
     } else {
         Remedy::steps([Step::new(format!("{purpose}, alter the publication; {AFTERWARDS}"))

@@ -1,33 +1,12 @@
 //! What applications do to rows of the outbox after their insert, and whether the outbox is a table at all.
 
 use pg_logical::quoting;
-use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
 
 use super::finding::Findings;
 use crate::config::{Config, TableName};
 use crate::error::Error;
-use crate::postgres::catalog::{Catalog, Table};
-
-/// The name of an outbox that exists, but is a view or the like.
-pub(super) async fn not_a_table(
-    session: &mut Session,
-    config: &Config,
-    catalog: &Catalog,
-) -> Result<Option<String>, Error> {
-    for (name, table) in config.outbox.tables.iter().zip(&catalog.tables) {
-        let sql = format!(
-            "SELECT c.relkind FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname = {} AND c.relname = {}",
-            literal(&name.schema),
-            literal(&name.name)
-        );
-        if table.is_none() && session.query_one(&sql).await?.is_some() {
-            return Ok(Some(name.to_string()));
-        }
-    }
-    Ok(None)
-}
+use crate::postgres::catalog::Table;
 
 /// Warns if Postgres refuses UPDATE or DELETE on the table, because a publication that publishes them needs a replica identity.
 pub(super) async fn check_replica_identity(

@@ -1,10 +1,11 @@
 //! The server's settings.
 
 use super::finding::Findings;
-use crate::commands::server::{SLOTS_REMEDY, STANDBY_REMEDY, Server, Usage, WAL_LEVEL_REMEDY};
+use crate::commands::server::{STANDBY_REMEDY, Server, Usage};
 use crate::config::bookmarks::Bookmarks;
 use crate::config::{CatchUp, Config};
-use crate::error::ErrorCode;
+use crate::error::{Effect, Error, ErrorCode};
+use crate::postgres::administrator;
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
 
@@ -42,7 +43,7 @@ pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog
             "wal_level",
             ErrorCode::WalLevel,
             format!("wal_level is {other}, and logical replication needs logical"),
-            WAL_LEVEL_REMEDY,
+            administrator::wal_level(),
         ),
     }
     check_usage(server, catalog, config.bookmarks.as_ref(), findings);
@@ -67,7 +68,7 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
             "max_replication_slots",
             ErrorCode::NoFreeSlot,
             format!("{what}, and the router has none yet"),
-            SLOTS_REMEDY,
+            administrator::free_slot(),
         );
     } else {
         findings.ok("max_replication_slots", what);
@@ -87,11 +88,15 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
     let Usage { used, max } = server.senders;
     let what = format!("{used} of max_wal_senders = {max} are in use");
     if server.senders.exhausted() && !is_read(catalog) {
-        findings.error(
-            "max_wal_senders",
-ErrorCode::NoFreeSlot,
+        let full = Error::refused(
+            ErrorCode::NoFreeSlot,
             format!("{what}, and the router needs one"),
             "Raise max_wal_senders and restart Postgres, or stop another client: SELECT * FROM pg_stat_replication",
+        );
+        findings.failure(
+            "max_wal_senders",
+            full.meaning(Effect::Late, "they wait in the log until the router runs"),
+            "",
         );
     } else {
         findings.ok("max_wal_senders", what);

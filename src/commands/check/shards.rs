@@ -1,11 +1,13 @@
-//! The shards together: whether every aggregate belongs to exactly one, and whether slots for another number of shards exist.
+//! The shards together: whether every aggregate belongs to exactly one, and what a start does beside slots for another number of shards.
 
 use pg_logical::session::Session;
 
 use super::finding::Findings;
+use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
-use crate::postgres::catalog::{Catalog, Missing, check_shards, slots_of_other_shards};
+use crate::error::Error;
+use crate::postgres::catalog::{Catalog, Missing, check_shards};
+use crate::supervisor::start_position::beside_other_shards;
 
 /// `shards` are the configurations of all shards, each with its catalogues.
 pub(super) async fn check(
@@ -13,7 +15,6 @@ pub(super) async fn check(
     shards: &[(&Config, &Catalog)],
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let Some((config, _)) = shards.first() else { return Ok(()) };
     if shards.len() > 1 {
         let found: Vec<_> = shards.iter().map(|(config, catalog)| (config.source(), *catalog)).collect();
         let result = match check_shards(session, &found, Missing::AtStart).await {
@@ -23,20 +24,29 @@ pub(super) async fn check(
         let fine = format!("each aggregate belongs to exactly one of {} publications", shards.len());
         findings.result("shards", result, fine);
     }
-    let left = slots_of_other_shards(session, config.base_slot(), &config.slots_of_all_shards()).await?;
-    if !left.is_empty() {
-        findings.error(
-            "shards",
-ErrorCode::OtherShardSlots,
-            format!(
-                "slots of this router for another number of shards than {} exist: {}. They retain log, and their events may not have \
-                 been sent",
-                shards.len(),
-                left.join(", ")
-            ),
-            "If the number was changed, stop the routers of the other number and run `outbox-router shards change --from NUMBER`. \
-             If the slots belong to something else, give this router another `[postgres] slot`",
-        );
-    }
     Ok(())
+}
+
+/// What a start of this router does if it has `slots` for another number of shards. `checkpoint` is the one that counts.
+pub(super) async fn check_other_slots(
+    config: &Config,
+    checkpoint: Option<&Checkpoint>,
+    slots: &[String],
+    findings: &mut Findings,
+) {
+    if slots.is_empty() {
+        return;
+    }
+    match beside_other_shards(config, checkpoint, slots).await {
+        Ok(()) => findings.warning(
+            "shards",
+            format!(
+                "slots of this router for another number of shards exist: {}. {} goes on until they take over; until then they retain log",
+                slots.join(", "),
+                config.name
+            ),
+            "Go on with docs/shards.md. If the slots belong to something else, give this router another `[postgres] slot`",
+        ),
+        Err(error) => findings.failure("shards", error, "Check the brokers' logs"),
+    }
 }

@@ -12,7 +12,7 @@ use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::{Error, ErrorCode};
-use crate::postgres::dead_letters::sql::{self, REMEDY};
+use crate::postgres::dead_letters::sql::{self, table_remedy};
 use crate::quantity::counted;
 use crate::terminal;
 use crate::unsendable::Reason;
@@ -42,7 +42,7 @@ pub(super) async fn decide(
         Decision::Discard => selected.clone(),
     };
     let counts = session.query(&sql::count_with_keys(&config.name, &condition)).await;
-    let counts = counts.map_err(|error| error.or_remedy(REMEDY))?;
+    let counts = counts.map_err(|error| error.or_remedy(table_remedy(&config.postgres.conninfo)))?;
     let counts = counts.first();
     let (matching, aggregates) = (number(counts, 0), number(counts, 1));
     if matching == 0 {
@@ -71,7 +71,7 @@ pub(super) async fn decide(
         }
     }
     let marked = session.query(&sql::mark(&config.name, &condition, decision, *json)).await;
-    let marked = marked.map_err(|error| error.or_remedy(REMEDY))?;
+    let marked = marked.map_err(|error| error.or_remedy(table_remedy(&config.postgres.conninfo)))?;
     if *json {
         let marked =
             marked.iter().map(|row| sql::waiting(&config.name, row)).collect::<Result<Vec<_>, _>>()?;

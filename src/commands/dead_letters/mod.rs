@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::dead_letters::Decision;
 use crate::error::Error;
 use crate::postgres::catalog::slots_of_other_shards;
-use crate::postgres::dead_letters::sql::{self, REMEDY, Waiting};
+use crate::postgres::dead_letters::sql::{self, Waiting, table_remedy};
 use crate::terminal;
 
 /// Runs the subcommand.
@@ -83,7 +83,7 @@ async fn rows(
     limit: Option<u32>,
 ) -> Result<Vec<Waiting>, Error> {
     let rows = session.query(&sql::select(&config.name, condition, limit)).await;
-    let rows = rows.map_err(|error| error.or_remedy(REMEDY))?;
+    let rows = rows.map_err(|error| error.or_remedy(table_remedy(&config.postgres.conninfo)))?;
     rows.iter().map(|row| sql::waiting(&config.name, row)).collect()
 }
 

@@ -1,11 +1,10 @@
 //! `init --print-acls`: the ACLs that the router's principal needs in Kafka, as commands for kafka-acls.sh.
 
-use std::borrow::Cow;
-
 use pg_logical::Secret;
 
 use crate::config::template::Template;
 use crate::config::{Config, DeliveryMode};
+use crate::error::shell_word;
 
 /// The command lines.
 pub(super) fn commands(config: &Config) -> String {
@@ -24,7 +23,7 @@ pub(super) fn commands(config: &Config) -> String {
     let tool = format!(
         "kafka-acls.sh --bootstrap-server {} --command-config admin.properties --add \\\n  \
          --allow-principal User:outbox-router",
-        word(config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal))
+        shell_word(config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal))
     );
     let create = if config.topics.create {
         "Create: `[topics] create` is true."
@@ -48,7 +47,7 @@ pub(super) fn commands(config: &Config) -> String {
             text += &format!(
                 "# The transactions of the router {name}: its transactional ids begin with its name and a full stop.\n{tool} \\\n  \
                  --operation Describe --operation Write \\\n  --transactional-id {} --resource-pattern-type prefixed\n\n",
-                word(&format!("{name}."))
+                shell_word(&format!("{name}."))
             );
         }
     }
@@ -60,15 +59,6 @@ pub(super) fn commands(config: &Config) -> String {
         "# Only for brokers before 2.8: later ones allow an idempotent producer that may write to a topic (KIP-679).\n# {}\n",
         format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
     )
-}
-
-/// Quotes any text as one word of a shell command.
-fn word(text: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:,/@".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into();
-    }
-    format!("'{}'", text.replace('\'', "'\\''")).into()
 }
 
 fn resource(template: &Template) -> (String, String) {

@@ -30,8 +30,9 @@ use super::{CONNECT_TIMEOUT, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::error::{Error, ErrorCode, Remedy};
 use crate::outbox::Outbox;
+use crate::postgres::administrator;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
 };
@@ -53,10 +54,6 @@ const LOCK_TIMEOUT: &str = "5000";
 
 /// The key of the advisory lock that serializes runs.
 const LOCK: &str = "pg_catalog.hashtext('outbox-router init')";
-
-/// What to do if a privilege is missing.
-const GENERAL_REMEDY: &str =
-    "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints";
 
 /// Creates what is missing, or prints a script.
 ///
@@ -112,6 +109,8 @@ fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error
 struct Init<'a> {
     config: &'a Config,
     conninfo: ConnInfo,
+    /// How the router will connect.
+    router: ConnInfo,
     session: Session,
     role: Option<&'a str>,
     changed: bool,
@@ -136,7 +135,11 @@ impl<'a> Init<'a> {
                 Err(QueryError::Connection(error)) => return Err(error.into()),
             }
         }
-        let mut init = Init { config, conninfo, session, role, changed: false };
+        let mut router = config.postgres.conninfo.clone();
+        if let Some(role) = role {
+            role.clone_into(&mut router.user);
+        }
+        let mut init = Init { config, conninfo, router, session, role, changed: false };
         init.report_waits_with(say_wait);
         Ok(init)
     }
@@ -225,7 +228,7 @@ impl<'a> Init<'a> {
 
     async fn is_there(&mut self, what: &str, question: &str) -> Result<bool, Error> {
         let answer = self.session.query_one(&format!("SELECT {question}")).await;
-        Ok(answer.map_err(|error| cannot("look for", what, error, GENERAL_REMEDY))?.as_deref() == Some("t"))
+        Ok(answer.map_err(|error| self.cannot("look for", what, error))?.as_deref() == Some("t"))
     }
 
     async fn make_all(&mut self, objects: &[Object]) -> Result<(), Error> {
@@ -252,13 +255,16 @@ impl<'a> Init<'a> {
         // in the same transaction as the statements
         let made =
             self.session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {}", object.make)).await;
-        made.map_err(|error| cannot("create", &object.name, error, &object.remedy))?;
+        made.map_err(|error| match &object.remedy {
+            Some(remedy) => cannot("create", &object.name, error, remedy),
+            None => self.cannot("create", &object.name, error),
+        })?;
         self.say_change(&object.name, object.done)
     }
 
     async fn apply_migrations(&mut self) -> Result<(), Error> {
-        router_schema::forget_what_was_dropped(&mut self.session).await?;
-        let applied = router_schema::upgrade(&mut self.session).await?;
+        router_schema::forget_what_was_dropped(&mut self.session, &self.router).await?;
+        let applied = router_schema::upgrade(&mut self.session, &self.router).await?;
         applied.iter().try_for_each(|migration| self.say_change(migration, "applied"))
     }
 
@@ -279,7 +285,7 @@ impl<'a> Init<'a> {
         let catalog = Catalog::query(&mut self.session, &config.postgres, &config.outbox).await?;
         catalog.check_publication(config.source(), Missing::AtStart)?;
         let columns = Columns::query(&mut self.session, config.source(), &catalog.tables).await?;
-        check_column_lists(config.base_name(), outbox, config.source(), &columns, &catalog)
+        check_column_lists(outbox, config.source(), &columns, &catalog)
     }
 
     async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {
@@ -312,7 +318,12 @@ impl<'a> Init<'a> {
 
     async fn record(&mut self, sql: &str) -> Result<(), Error> {
         let written = self.session.query(sql).await;
-        written.map(drop).map_err(|error| cannot("write", "record of the slot", error, GENERAL_REMEDY))
+        written.map(drop).map_err(|error| self.cannot("write", "record of the slot", error))
+    }
+
+    fn cannot(&self, verb: &str, what: &str, error: QueryError) -> Error {
+        let remedy = general_remedy(&error, &self.router);
+        cannot(verb, what, error, remedy)
     }
 
     fn say_change(&mut self, what: &str, text: &str) -> Result<(), Error> {
@@ -368,8 +379,8 @@ fn say(what: &str, text: &str) -> Result<(), Error> {
     terminal::print(&format!("{what}: {text}\n"))
 }
 
-/// The server's error, preceded by what could not be done.
-fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
+/// The server's error, preceded by what could not be done. `remedy` is used unless a lock is in the way.
+fn cannot(verb: &str, what: &str, error: QueryError, remedy: impl Into<Remedy>) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::refused(
             ErrorCode::InitIncomplete,
@@ -377,22 +388,19 @@ fn cannot(verb: &str, what: &str, error: QueryError, remedy: &str) -> Error {
             format!("{}, and run init again", LOCK_REMEDY),
         );
     }
-    let may_not = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && remedy == GENERAL_REMEDY;
-    let remedy = if may_not {
-        let step = Step::new(
-            "Run init as an administrator, with the name of the router's role in the place of ROLE",
-        );
-        Remedy::steps([
-            step.typing("outbox-router init --url postgres://ADMINISTRATOR@HOST/DATABASE --role ROLE")
-        ])
-    } else {
-        remedy.into()
-    };
     match error.or_remedy(remedy) {
         Error::Definite(mut definite) => {
             definite.what = format!("cannot {verb} the {what}: {}", definite.what);
             Error::Definite(definite)
         }
         transient @ Error::Transient(_) => transient,
+    }
+}
+
+/// What to do about an error that `init` did not expect. `router` has the role that the router will have.
+fn general_remedy(error: &QueryError, router: &ConnInfo) -> Remedy {
+    match error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        true => administrator::init_step("Run init again", router),
+        false => "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints".into(),
     }
 }

@@ -3,7 +3,6 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::GENERAL_REMEDY;
 use crate::config::{Config, TableName};
 
 /// The statements that create an object, and the SQL conditions for running them.
@@ -22,8 +21,8 @@ pub(super) struct Object {
     pub(super) make: String,
     /// The message once it is created.
     pub(super) done: &'static str,
-    /// What to do if the server refuses.
-    pub(super) remedy: String,
+    /// What to do if the server refuses; `None`: what helps in general.
+    pub(super) remedy: Option<String>,
 }
 
 impl Default for Object {
@@ -36,7 +35,7 @@ impl Default for Object {
             possible: None,
             make: String::new(),
             done: "created",
-            remedy: GENERAL_REMEDY.to_owned(),
+            remedy: None,
         }
     }
 }

@@ -7,8 +7,9 @@ use pg_logical::{Oid, quoting};
 use super::object::{Object, router_function};
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
-use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
+use crate::postgres::catalog::{self, Catalog};
 
 /// A column's type and constraints.
 fn definition(field: Field) -> &'static str {
@@ -186,18 +187,17 @@ pub(super) async fn verify(
     if !matches!(kind, Some((Some("r" | "p"), _))) {
         return Err(Error::refused(
             ErrorCode::TableMissing,
-            format!("{table} is not a table, and only a table's rows are in the write-ahead log"),
+            catalog::not_a_table(table),
             "Name the table itself as `[outbox] table`",
         ));
     }
     if !matches!(kind, Some((_, Some("p")))) {
+        let (postgres, source) = (&config.postgres, config.source());
+        let found = Catalog::query(session, postgres, &config.outbox).await?;
         return Err(Error::refused(
             ErrorCode::TableNotLogged,
-            format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log"),
-            Remedy::steps([Step::new(
-                "Make it an ordinary table, which rewrites the table and locks it meanwhile",
-            )
-            .sql(format!("ALTER TABLE {} SET LOGGED", table.in_sql()))]),
+            catalog::unlogged(table),
+            catalog::log_table(&found, source, table, Some("outbox-router init")),
         ));
     }
     let columns = columns::columns(session, config, table).await?;

@@ -48,11 +48,11 @@ fn login_role(role: &str) -> Object {
         ),
         make: grant_replication(&name, &text),
         done: "may log in and replicate now",
-        remedy: format!(
+        remedy: Some(format!(
             "Connect with --url as a superuser, or have one run CREATE ROLE {name} LOGIN REPLICATION. On managed services \
              it is their administrator: rds_superuser on Amazon RDS and Aurora (GRANT rds_replication), cloudsqlsuperuser \
              on Cloud SQL, azure_pg_admin on Azure"
-        ),
+        )),
         ..Object::default()
     }
 }
@@ -92,9 +92,7 @@ fn connect_privilege(role: &str, database: &str) -> Object {
         ),
         make: format!("GRANT CONNECT ON DATABASE {database_name} TO {name};"),
         done: "granted",
-        remedy:
-            "Connect with --url as the owner of the database, or leave out --role and have the owner grant it"
-                .to_owned(),
+        remedy: Some("Connect with --url as the owner of the database, or leave out --role and have the owner grant it".to_owned()),
         ..Object::default()
     }
 }
@@ -122,8 +120,9 @@ fn bulk_reads_privilege(role: &str) -> Object {
         )),
         make: format!("GRANT EXECUTE ON FUNCTION {} TO {name};", FUNCTIONS.join(",\n  ")),
         done: "granted",
-        remedy: "Connect with --url as a superuser, or set `catch_up = \"stream\"` under [postgres]"
-            .to_owned(),
+        remedy: Some(
+            "Connect with --url as a superuser, or set `catch_up = \"stream\"` under [postgres]".to_owned(),
+        ),
         ..Object::default()
     }
 }
@@ -152,8 +151,7 @@ fn heartbeat_privilege(role: &str) -> Object {
         there,
         make: format!("DO {};", quoting::dollar_quoted(&block)),
         done: "granted",
-        remedy: "Connect with --url as a superuser, because pg_logical_emit_message belongs to one, or remove `[heartbeat] interval`"
-            .to_owned(),
+        remedy: Some("Connect with --url as a superuser, because pg_logical_emit_message belongs to one, or remove `[heartbeat] interval`".to_owned()),
         ..Object::default()
     }
 }

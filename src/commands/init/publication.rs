@@ -6,8 +6,7 @@ use pg_logical::quoting::literal;
 use super::object::{Object, outbox_tables};
 use crate::config::{Config, TableName};
 use crate::postgres::catalog;
-use crate::postgres::row_filter::row_filter;
-use crate::shards::{Ids, Shard};
+use crate::postgres::row_filter::with_filtered_tables;
 
 /// The router's publication, or that of a shard.
 pub(super) fn object(config: &Config) -> Object {
@@ -28,51 +27,26 @@ pub(super) fn object(config: &Config) -> Object {
             literal(name)
         ),
         make: match config.shard {
-            Some(shard) if !tables.is_empty() => create_for_shard(config, shard),
+            Some(shard) if !tables.is_empty() => {
+                let (begins, ends) = (
+                    format!("CREATE PUBLICATION {sql} FOR TABLE "),
+                    " WITH (publish = 'insert', publish_via_partition_root = true)",
+                );
+                let outbox = &config.outbox;
+                with_filtered_tables(&begins, &outbox.tables, &outbox.columns.aggregate_id, shard, ends, "\n")
+                    + ";"
+            }
             _ => format!(
                 "CREATE PUBLICATION {sql}{of_tables}\n  \
                  WITH (publish = 'insert', publish_via_partition_root = true);"
             ),
         },
-        remedy: format!(
+        remedy: Some(format!(
             "Creating it needs CREATE on the database{owner}: connect with --url as its owner or as an administrator, or have one \
              run what `outbox-router init --print-sql` prints"
-        ),
+        )),
         ..Object::default()
     }
-}
-
-/// A statement that creates the publication of a shard. Its row filter depends on the type of the ids, which is only known in
-/// the database.
-fn create_for_shard(config: &Config, shard: Shard) -> String {
-    let publication = quoting::identifier(&config.postgres.publication);
-    let mut statement = literal(&format!("CREATE PUBLICATION {publication} FOR TABLE "));
-    for (number, table) in config.outbox.tables.iter().enumerate() {
-        let separator = if number == 0 { "" } else { ", " };
-        let before = literal(&format!("{separator}{} WHERE (", table.in_sql()));
-        statement += &format!("\n  || {before} || {} || ')'", filter_of(config, table, shard));
-    }
-    statement +=
-        &format!("\n  || {}", literal(" WITH (publish = 'insert', publish_via_partition_root = true)"));
-    let block = format!("\nBEGIN\nEXECUTE {statement};\nEND\n");
-    format!("DO {};", quoting::dollar_quoted(&block))
-}
-
-/// The filter on one table, chosen by the type of its column.
-fn filter_of(config: &Config, table: &TableName, shard: Shard) -> String {
-    let column = &config.outbox.columns.aggregate_id;
-    let of = |ids| literal(&row_filter(ids, column, shard));
-    format!(
-        "(SELECT CASE WHEN a.atttypid = 'pg_catalog.uuid'::pg_catalog.regtype THEN {}\n    \
-         WHEN a.atttypid IN ('int2'::pg_catalog.regtype, 'int4'::pg_catalog.regtype, 'int8'::pg_catalog.regtype) THEN {}\n    \
-         ELSE {} END\n    \
-         FROM pg_catalog.pg_attribute a WHERE a.attrelid = {}::pg_catalog.regclass AND a.attname = {})",
-        of(Ids::Uuids),
-        of(Ids::Integers),
-        of(Ids::Texts),
-        literal(&table.in_sql()),
-        literal(column)
-    )
 }
 
 /// A publication for outbox tables that no other publication names, as with `FOR ALL TABLES` or `FOR TABLES IN SCHEMA`. It
@@ -111,7 +85,7 @@ pub(super) fn guard(config: &Config) -> Option<Object> {
              unlogged for a time are lost unnoticed: run init again as the owner, with --url",
         )),
         make: format!("DO {};", quoting::dollar_quoted(&block)),
-        done: "created; it publishes nothing, and prevents that the table is made unlogged",
+        done: "created; it publishes nothing, and prevents the table from being made unlogged",
         ..Object::default()
     })
 }

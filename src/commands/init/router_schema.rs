@@ -3,12 +3,13 @@
 use std::hash::{Hash, Hasher};
 
 use pg_logical::QueryError;
+use pg_logical::conninfo::ConnInfo;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use siphasher::sip::SipHasher13;
 
-use super::{GENERAL_REMEDY, LOCK_TIMEOUT, cannot};
+use super::{LOCK_TIMEOUT, cannot, general_remedy};
 use crate::error::{Error, ErrorCode};
 
 /// The files, in the order of their versions.
@@ -73,7 +74,7 @@ impl Migration {
 
 /// Deletes the migration of a dropped table from the history so that it is applied again, and all later ones, because a gap
 /// in the history is refused.
-pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(), Error> {
+pub(super) async fn forget_what_was_dropped(session: &mut Session, router: &ConnInfo) -> Result<(), Error> {
     let tables = TABLES.map(|table| format!("pg_catalog.to_regclass('outbox_router.{table}') IS NULL"));
     let dropped = format!(
         "SELECT pg_catalog.to_regclass({}) IS NOT NULL AND ({})",
@@ -84,7 +85,7 @@ pub(super) async fn forget_what_was_dropped(session: &mut Session) -> Result<(),
         Some("t") => session.query(&forget_dropped()).await.map(drop),
         _ => Ok(()),
     };
-    forgotten.map_err(not_upgraded)
+    forgotten.map_err(|error| cannot_upgrade(error, router))
 }
 
 fn forget_dropped() -> String {
@@ -97,8 +98,8 @@ fn forget_dropped() -> String {
 }
 
 /// Applies the migrations that the database lacks and returns their titles.
-pub(super) async fn upgrade(session: &mut Session) -> Result<Vec<String>, Error> {
-    let applied = applied(session).await?;
+pub(super) async fn upgrade(session: &mut Session, router: &ConnInfo) -> Result<Vec<String>, Error> {
+    let applied = applied(session, router).await?;
     let missing: Vec<&Migration> = MIGRATIONS
         .iter()
         .filter(|migration| applied.iter().all(|applied| applied.version != migration.version))
@@ -111,24 +112,25 @@ pub(super) async fn upgrade(session: &mut Session) -> Result<Vec<String>, Error>
     for statements in std::iter::once(create_history()).chain(steps) {
         // one message is one transaction
         let done = session.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT}; {statements}")).await;
-        done.map_err(not_upgraded)?;
+        done.map_err(|error| cannot_upgrade(error, router))?;
     }
     Ok(missing.iter().map(|migration| migration.title()).collect())
 }
 
-fn not_upgraded(error: QueryError) -> Error {
-    cannot("upgrade", "router's schema", error, GENERAL_REMEDY)
+fn cannot_upgrade(error: QueryError, router: &ConnInfo) -> Error {
+    let remedy = general_remedy(&error, router);
+    cannot("upgrade", "router's schema", error, remedy)
 }
 
 /// The history, in the order of the versions.
-async fn applied(session: &mut Session) -> Result<Vec<Applied>, Error> {
+async fn applied(session: &mut Session, router: &ConnInfo) -> Result<Vec<Applied>, Error> {
     let there = format!("SELECT pg_catalog.to_regclass({}) IS NOT NULL", literal(HISTORY));
     if session.query_one(&there).await?.as_deref() != Some("t") {
         return Ok(Vec::new());
     }
     let rows =
         session.query(&format!("SELECT version, name, checksum FROM {HISTORY} ORDER BY version")).await;
-    let rows = rows.map_err(|error| cannot("read", "router's schema", error, GENERAL_REMEDY))?;
+    let rows = rows.map_err(|error| cannot_upgrade(error, router))?;
     let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     let applied = rows.iter().filter_map(|row| {
         Some(Applied {

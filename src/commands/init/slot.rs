@@ -14,12 +14,11 @@ use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
 
 use super::APPLICATION_NAME;
-use crate::commands::server::{
-    FAILOVER_SLOTS, SLOTS_REMEDY, STANDBY_REMEDY, Server, Usage, WAL_LEVEL_REMEDY,
-};
+use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::commands::signals::cancelled_by;
 use crate::config::Config;
-use crate::error::{Definite, Error, ErrorCode, Exit};
+use crate::error::{Definite, Error, ErrorCode, Exit, Remedy};
+use crate::postgres::administrator;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 
 /// How long cancelling the creation of the slot may take.
@@ -43,7 +42,7 @@ pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> R
         return Err(Error::refused(
             ErrorCode::WalLevel,
             format!("{what}; nothing was changed"),
-            WAL_LEVEL_REMEDY,
+            administrator::wal_level(),
         ));
     }
     let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
@@ -70,7 +69,7 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
             "{missing} replication slots are missing, and {used} of max_replication_slots = {max} are in use"
         ),
     };
-    Error::refused(ErrorCode::NoFreeSlot, format!("{what}; nothing was changed"), SLOTS_REMEDY)
+    Error::refused(ErrorCode::NoFreeSlot, format!("{what}; nothing was changed"), administrator::free_slot())
 }
 
 /// Whether an existing slot can be used.
@@ -163,15 +162,15 @@ pub(in crate::commands) fn alter_failover(name: &str) -> String {
 
 fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
     let remedy = match error.code().map(|code| code.code()) {
-        Some("42501") => format!(
+        Some("42501") => Remedy::from(format!(
             "Connect with --url as an administrator, or as a superuser: ALTER ROLE {} REPLICATION (managed services: \
              GRANT rds_replication and the like)",
             quoting::identifier(&conninfo.user)
-        ),
+        )),
         // another session took the last one after the check
         Some("53400") => return no_free_slot("all", "as it is", 1),
-        Some("55000") => WAL_LEVEL_REMEDY.to_owned(),
-        _ => "Run `outbox-router check`, which checks slots and settings".to_owned(),
+        Some("55000") => administrator::wal_level(),
+        _ => "Run `outbox-router check`, which checks slots and settings".into(),
     };
-    super::cannot("create", &format!("slot {name}"), error, &remedy)
+    super::cannot("create", &format!("slot {name}"), error, remedy)
 }

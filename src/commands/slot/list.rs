@@ -47,7 +47,7 @@ pub(super) async fn list(config: &Config, json: bool) -> Result<(), Error> {
 
 async fn query(config: &Config) -> Result<Listed, Error> {
     let mut session = super::session(config).await?;
-    let catalog = Catalog::query_slot(&mut session, &config.postgres).await?;
+    let catalog = Catalog::query_slot(&mut session, &config.postgres, &config.outbox).await?;
     let bookmarks = bookmarks::list(&mut session, &config.postgres.slot).await?;
     session.close().await;
     let slot = catalog.slot.as_ref();

@@ -65,7 +65,7 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
         ));
     }
     let mut session = session(config).await?;
-    if let Some(slot) = Catalog::query_slot(&mut session, &config.postgres).await?.slot {
+    if let Some(slot) = Catalog::query_slot(&mut session, &config.postgres, &config.outbox).await?.slot {
         slot.check_database(&config.postgres.slot)?;
     }
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;

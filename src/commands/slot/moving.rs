@@ -68,13 +68,15 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         ));
     }
     let shard = before.shard(config).await?;
-    let count = count::between(config, &before.catalog.tables, shard, &bookmark.slot, back, now).await?;
+    let counted = count::between(config, &before.catalog.tables, shard, &bookmark.slot, back, now).await;
+    let mut unknown = Vec::new();
+    let count = count_or_reason(counted, now.flush, &mut unknown)?;
     let what = format!(
-        "Back from {} to {position}, the bookmark {} created at {}: {count}.{}",
+        "Back from {} to {position}, the bookmark {} created at {}: {}",
         now.flush,
         bookmark.title(),
         bookmark.made(),
-        count.if_any("sent again")
+        described(&count, "sent again", &unknown)
     );
     if !confirmed(&what, how, &count)? {
         before.close().await;
@@ -149,18 +151,8 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
         Ok(_) => Ok(Count::default()),
         Err(error) => Err(error),
     };
-    let count = match counted {
-        Ok(count) => count,
-        // advancing is also how to skip changes that the server cannot decode
-        Err(Error::Definite(unreadable)) => {
-            unknown.push(format!("the events up to {to}, because {}", unreadable.what));
-            Count::default()
-        }
-        Err(error) => return Err(error),
-    };
-    let unknown =
-        if unknown.is_empty() { String::new() } else { format!(" Not counted: {}.", unknown.join("; ")) };
-    let what = format!("Ahead from {} to {to}: {count}.{}{unknown}", now.flush, count.if_any("never sent"));
+    let count = count_or_reason(counted, to, &mut unknown)?;
+    let what = format!("Ahead from {} to {to}: {}", now.flush, described(&count, "never sent", &unknown));
     if !confirmed(&what, how, &count)? {
         before.close().await;
         return Ok(());
@@ -207,6 +199,31 @@ fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
     match missing {
         Error::Definite(definite) => Error::refused(ErrorCode::PositionUnusable, what, definite.remedy),
         other => other,
+    }
+}
+
+/// The count, or none if the server cannot decode the log up to `to`: then the reason becomes part of `unknown`. A position may be
+/// moved because of that, so it is no obstacle.
+fn count_or_reason(
+    counted: Result<Count, Error>,
+    to: Lsn,
+    unknown: &mut Vec<String>,
+) -> Result<Count, Error> {
+    match counted {
+        Err(Error::Definite(unreadable)) => {
+            unknown.push(format!("the events up to {to}, because {}", unreadable.what));
+            Ok(Count::default())
+        }
+        counted => counted,
+    }
+}
+
+/// What happens to which events, as sentences.
+fn described(count: &Count, what: &str, unknown: &[String]) -> String {
+    match unknown {
+        [] => format!("{count}.{}", count.if_any(what)),
+        _ if count.events == 0 => format!("some may be {what}. Not counted: {}.", unknown.join("; ")),
+        _ => format!("{count}.{} Not counted: {}.", count.if_any(what), unknown.join("; ")),
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
 
 async fn ask_one(config: &Config) -> Result<SlotReport, Error> {
     let mut session = connect(config, "status", Startup::default()).await?;
-    let catalog = Catalog::query_slot(&mut session, &config.postgres).await?;
+    let catalog = Catalog::query_slot(&mut session, &config.postgres, &config.outbox).await?;
     let active_pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
     let holder = match active_pid {
         Some(pid) => Some(catalog::holder(&mut session, pid).await?),

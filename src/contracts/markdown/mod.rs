@@ -157,7 +157,7 @@ fn changes(rule: Rule) -> &'static str {
     match rule {
         Rule::Backward => {
             "Compatibility is `backward`: a consumer that was built for the present contract also reads events that were \
-             written by its former version. Consumers are renewed before the producer."
+             written by its former version. Consumers are upgraded before the producer."
         }
         Rule::Forward => {
             "Compatibility is `forward`: a consumer that was built for the former version of the contract reads events \

@@ -57,7 +57,7 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     (
         Level::Ignored,
         &["transactional.id", "transaction.timeout.ms", "transaction.two.phase.commit.enable"],
-        "Connect sets it for its own transactions; the router has none",
+        "The router sets it itself if `mode` in [delivery] is \"exactly-once\"",
     ),
     (
         Level::Ignored,
@@ -99,7 +99,7 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     (
         Level::NoEquivalent,
         &["ssl.engine.factory.class", "interceptor.classes", "partitioner.class"],
-        "Classes of Java do not run",
+        "The router cannot run Java classes",
     ),
     (
         Level::Differs,

@@ -117,7 +117,7 @@ fn tls(translation: &mut Translation) {
         translation.find(Level::ToDo, &setting, meaning);
     }
     if let Some(setting) = translation.take_any("database.sslfactory") {
-        let meaning = "Classes of Java do not run: how much of the server's certificate is verified is \
+        let meaning = "The router cannot run Java classes: how much of the server's certificate is verified is \
                        decided by `sslmode` in the URL";
         translation.find(Level::NoEquivalent, &setting, meaning);
     }

@@ -43,7 +43,7 @@ pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) 
         translation.find_all(Level::NoEquivalent, producer.take_prefix(prefix), meaning);
     }
     if let Some(setting) = producer.take("sasl.client.callback.handler.class") {
-        let meaning = "Classes of Java do not run";
+        let meaning = "The router cannot run Java classes";
         translation.find(Level::NoEquivalent, &setting, meaning);
     }
 }
@@ -114,7 +114,7 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
     if let Some(reference) = translation.reference(setting)
         && !matches!(reference, Reference::Other(_))
     {
-        let meaning = "The router takes user and password apart: set `\"sasl.username\"` in [kafka], and \
+        let meaning = "The router needs user and password separately: set `\"sasl.username\"` in [kafka], and \
                        `\"sasl.password\"` as a file of its own";
         return translation.find(Level::ToDo, setting, meaning);
     }

@@ -92,8 +92,8 @@ fn write(
         translation.find(
             Level::Note,
             from,
-            "Debezium takes capitals for small letters in names of tables, the router does not: look that \
-             `table` in [outbox] is written as in the database",
+            "Debezium ignores the case of table names, the router does not: make sure that `table` in [outbox] \
+             is written as in the database",
         );
     }
 }

@@ -195,7 +195,7 @@ fn slot_name(slot: &str, name: &str, stamp: &str) -> Result<String, Error> {
         return Err(Error::usage(
             ErrorCode::CommandLine,
             format!("{name:?} cannot be the name of a bookmark"),
-            "Take lower-case letters, digits and underscores, as for a slot",
+            "Use lower-case letters, digits and underscores, as for a slot",
         ));
     }
     let separator = if name.is_empty() { "" } else { "_" };
@@ -208,7 +208,7 @@ fn slot_name(slot: &str, name: &str, stamp: &str) -> Result<String, Error> {
                 full.len()
             ),
             format!(
-                "Take a name of at most {} characters",
+                "Use a name of at most {} characters",
                 (MAX_LENGTH + name.len()).saturating_sub(full.len())
             ),
         ));

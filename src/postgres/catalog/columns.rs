@@ -23,7 +23,7 @@ pub struct Columns {
     /// Columns that exist but are not in the stream, for another reason than a column list.
     withheld: Vec<String>,
     /// Whether every row that the slot has yet to deliver was written with these columns.
-    settled: bool,
+    pub settled: bool,
 }
 
 impl Columns {

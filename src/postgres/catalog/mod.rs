@@ -6,6 +6,7 @@
 mod columns;
 mod own_publication;
 mod publication;
+mod recovery_steps;
 mod shards;
 mod slot;
 #[cfg(test)]
@@ -14,20 +15,22 @@ pub mod recovery_sql;
 mod table;
 
 pub use columns::{Columns, WITHHELD, sent};
-pub use own_publication::{check_column_lists, own_publication, rewrite_rows};
-pub use publication::{Publication, guard, table_missing, unwatched};
+pub use own_publication::check_column_lists;
+pub use publication::{Publication, guard, not_a_table, unwatched};
 pub use recovery_sql::send_from_table;
+pub use recovery_steps::{log_table, unlogged};
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
-pub use table::{PARTITION_TRIGGERS, Table, partition_triggers_fire};
+pub use table::{Named, PARTITION_TRIGGERS, Table, partition_triggers_fire};
 
 use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
 use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::StreamDefinition;
-use crate::config::{Outbox, OutboxSource, Postgres, TableName};
-use crate::error::{Error, Remedy};
+use crate::config::{Outbox, OutboxSource, Postgres};
+use crate::error::{Error, Remedy, Step};
+use crate::postgres::administrator::init_command;
 
 /// The state of the catalogues at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,10 @@ pub struct Catalog {
     pub publication: Option<Publication>,
     /// The outbox tables in the order of the configuration; `None` for a missing one.
     pub tables: Vec<Option<Table>>,
+    /// What is known of their names, also if only the slot was queried.
+    pub named: Vec<Named>,
+    /// Whether the session's role is a superuser, which may create and grant everything.
+    pub superuser: bool,
 }
 
 impl Catalog {
@@ -49,23 +56,28 @@ impl Catalog {
         postgres: &Postgres,
         outbox: &Outbox,
     ) -> Result<Self, QueryError> {
-        Self::query_tables(session, postgres, &outbox.tables).await
+        Self::query_all(session, postgres, outbox, true).await
     }
 
-    /// Queries only the slot and the publication, because the tables may be locked.
-    pub async fn query_slot(session: &mut Session, postgres: &Postgres) -> Result<Self, QueryError> {
-        Self::query_tables(session, postgres, &[]).await
-    }
-
-    async fn query_tables(
+    /// Queries everything but how the publication publishes the tables, because they may be locked.
+    pub async fn query_slot(
         session: &mut Session,
         postgres: &Postgres,
-        tables: &[TableName],
+        outbox: &Outbox,
+    ) -> Result<Self, QueryError> {
+        Self::query_all(session, postgres, outbox, false).await
+    }
+
+    async fn query_all(
+        session: &mut Session,
+        postgres: &Postgres,
+        outbox: &Outbox,
+        tables: bool,
     ) -> Result<Self, QueryError> {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
-        let rows = session.query(&query(postgres, tables, version)).await?;
-        read(&rows, tables.len()).map_err(|Unreadable| {
+        let rows = session.query(&query(postgres, outbox, tables, version)).await?;
+        read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
             pg_logical::Error::transient("the catalogues returned a row that cannot be read").into()
         })
     }
@@ -82,12 +94,12 @@ impl Catalog {
         if self.standby {
             slot::check_on_standby(self.slot.as_ref(), source.postgres)?;
         }
-        slot::check(self.slot.as_ref(), source)
+        slot::check(self, source)
     }
 
     /// The part of the check about tables and publication.
     pub fn check_publication(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
-        publication::check(self.publication.as_ref(), &self.tables, source, missing, self.confirmed())
+        publication::check(self, source, missing)
     }
 
     /// What determines the changes in the stream.
@@ -114,12 +126,30 @@ impl Catalog {
     pub fn recovery_steps(&self, source: OutboxSource<'_>, position: Lsn) -> Remedy {
         // the position may be past rows that the stream skipped, but the slot is not past the last check that found
         // the publication unchanged
-        publication::recovery_steps(&self.tables, source, position.min(self.confirmed()))
+        recovery_steps::recovery_steps(self, source, position.min(self.confirmed()))
     }
 
     /// The same while the router runs. The catalogues do not have its position.
     pub fn resume_after_alteration(&self, source: OutboxSource<'_>) -> Remedy {
-        publication::resume_after_alteration(&self.tables, source, self.confirmed())
+        recovery_steps::resume_after_alteration(self, source)
+    }
+
+    /// How the router gets a publication of its own while the present one still delivers events.
+    pub fn own_publication(&self, source: OutboxSource<'_>) -> Vec<Step> {
+        own_publication::own_publication(self, source)
+    }
+
+    /// What an operator can do about rows of which the publication's column list left out columns that the router needs.
+    pub fn own_publication_with_rows(&self, source: OutboxSource<'_>) -> Vec<Step> {
+        own_publication::own_publication_with_rows(self, source)
+    }
+
+    /// `outbox-router init`, as an administrator unless the session's role can create everything.
+    fn init(&self, source: OutboxSource<'_>) -> String {
+        match self.superuser {
+            true => "outbox-router init".to_owned(),
+            false => init_command(&source.postgres.conninfo),
+        }
     }
 
     fn confirmed(&self) -> Lsn {
@@ -127,9 +157,10 @@ impl Catalog {
     }
 }
 
-/// The query for a server of `version` (`server_version_num`). It returns a row for each table.
-fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
-    let mut names: Vec<String> = tables
+/// The query for a server of `version` (`server_version_num`). It returns a row for each table, with its columns if `tables`.
+fn query(postgres: &Postgres, outbox: &Outbox, tables: bool, version: u32) -> String {
+    let mut names: Vec<String> = outbox
+        .tables
         .iter()
         .enumerate()
         .map(|(number, table)| format!("({number}, {}, {})", literal(&table.schema), literal(&table.name)))
@@ -138,32 +169,50 @@ fn query(postgres: &Postgres, tables: &[TableName], version: u32) -> String {
         // slot and publication are needed even without tables
         names.push("(0, NULL::text, NULL::text)".to_owned());
     }
+    let (table, joined) = match tables {
+        true => (
+            format!(", {}", table::columns(version)),
+            "LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
+             ON n.nspname = o.schema AND c.relname = o.name AND c.relkind IN ('r', 'p')",
+        ),
+        false => (String::new(), ""),
+    };
     format!(
-        "SELECT pg_catalog.pg_is_in_recovery(), {slot}, {publication}, {table} FROM (VALUES {names}) AS o(number, schema, name) \
+        "SELECT pg_catalog.pg_is_in_recovery(), (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user), \
+         {slot}, {publication}, {named}{table} FROM (VALUES {names}) AS o(number, schema, name) \
          LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
-         LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} \
-         LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) \
-         ON n.nspname = o.schema AND c.relname = o.name AND c.relkind IN ('r', 'p') ORDER BY o.number",
+         LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} {joined} ORDER BY o.number",
         slot = slot::columns(version),
-        publication = publication::columns(tables, version),
-        table = table::columns(version),
+        publication = publication::columns(&outbox.tables, version),
+        named = Named::columns(outbox.columns.created_at.as_deref()),
         names = names.join(", "),
         slot_name = literal(&postgres.slot),
         publication_name = literal(&postgres.publication),
     )
 }
 
-fn read(rows: &[Row], tables: usize) -> Result<Catalog, Unreadable> {
-    let mut catalog = Catalog { standby: false, slot: None, publication: None, tables: Vec::new() };
+fn read(rows: &[Row], names: usize, tables: bool) -> Result<Catalog, Unreadable> {
+    let mut catalog = Catalog {
+        standby: false,
+        slot: None,
+        publication: None,
+        tables: Vec::new(),
+        named: Vec::new(),
+        superuser: false,
+    };
     for row in rows {
         let mut column = 0..row.len();
         let mut next = || row.get(column.next()?).map(str::to_owned);
-        catalog.standby = flag(next());
+        (catalog.standby, catalog.superuser) = (flag(next()), flag(next()));
         catalog.slot = Slot::read(&mut next)?;
         catalog.publication = Publication::read(&mut next)?;
-        catalog.tables.push(Table::read(&mut next)?);
+        catalog.named.push(Named::read(&mut next));
+        if tables {
+            catalog.tables.push(Table::read(&mut next)?);
+        }
     }
-    catalog.tables.truncate(tables);
+    catalog.tables.truncate(names);
+    catalog.named.truncate(names);
     if rows.is_empty() { Err(Unreadable) } else { Ok(catalog) }
 }
 

@@ -1,24 +1,23 @@
-//! How a router gets a publication of its own, beside one that others read or whose column list has left out columns.
+//! How a router gets a publication of its own, beside one that others read or whose column list leaves out columns.
 //!
 //! It needs a new slot too: the log before the publication was created cannot be decoded with it.
 
-use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
+use super::Catalog;
 use super::columns::Columns;
-use super::{Catalog, recovery_sql};
+use super::recovery_sql::{self, Recovery, Until};
 use crate::config::OutboxSource;
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Outbox;
 use crate::postgres::slot_functions;
 use crate::shards;
 
-/// The steps while the present publication still delivers events. No other reader notices them. `router` is the router's name
-/// without the number of a shard; unless it is set, it follows the slot's.
-pub fn own_publication(router: &str, source: OutboxSource<'_>) -> Vec<Step> {
-    let (_, slot) = own_names(source);
+/// The steps while the present publication still delivers events. No other reader notices them.
+pub(super) fn own_publication(catalog: &Catalog, source: OutboxSource<'_>) -> Vec<Step> {
+    let slot = source.of_this_shard(&own_slot(source));
     vec![
-        new_settings(router, source, " while the router still runs with the old ones"),
+        new_settings(catalog, source, " while the router still runs with the old ones"),
         Step::new(
             "Wait until this shows t: the old slot has then delivered everything that the new one lacks",
         )
@@ -28,31 +27,33 @@ pub fn own_publication(router: &str, source: OutboxSource<'_>) -> Vec<Step> {
             literal(&source.postgres.slot),
             literal(&slot)
         )),
-        start_and_drop(source),
+        Step::new(start(source, "")).typing(run(source)).sql(slot_functions::drop(&source.postgres.slot)),
     ]
 }
 
-/// The steps for rows that lack columns because of a column list: no publication can complete them in the log, so they are
-/// written again. `columns` are those of the outbox tables.
-pub fn rewrite_rows(
-    router: &str,
-    source: OutboxSource<'_>,
-    columns: &[Columns],
-    catalog: &Catalog,
-) -> Vec<Step> {
-    let deleted = recovery_sql::in_commit_order(source, &catalog.tables, catalog.confirmed());
-    let again: Vec<String> = columns.iter().map(|columns| again(source, columns)).collect();
+/// The steps if rows are not published, or not as a whole. Everything that the new slot lacks is read from the old one, which has
+/// delivered up to its position.
+pub(super) fn own_publication_with_rows(catalog: &Catalog, source: OutboxSource<'_>) -> Vec<Step> {
+    let slot = source.of_this_shard(&own_slot(source));
+    let Recovery { store, show, send } =
+        recovery_sql::in_commit_order(source, &catalog.tables, catalog.confirmed(), Until::Slot(&slot));
     vec![
-        new_settings(router, source, ""),
-        Step::new(
-            "The rows are complete in the table. As its owner, run the last statement to write those again that only the old slot has; they \
-             may arrive after events that were written since init, and every reader of the table's changes sees them again. Rows deleted \
-             since are only in the log: to see them, run the other statements first, in one session",
-        )
-        .sql(deleted.store)
-        .sql(deleted.show)
-        .sql(again.join("; ")),
-        start_and_drop(source),
+        new_settings(catalog, source, ""),
+        Step::new(format!(
+            "As an administrator, in one psql session, save what only the old slot has, in commit order and with rows deleted since, and look \
+             at it. What was sent in the last moments before the router stopped is sent twice. {}",
+            recovery_sql::of_which_shards(source)
+        ).trim_end().trim_end_matches('.'))
+        .sql(store)
+        .sql(show),
+        Step::new(start(
+            source,
+            " Insert the saved rows again, in place of rows that are still there: these are deleted first, with what references them ON \
+             DELETE CASCADE. Their events come after newer ones of their aggregates, and every reader of the table's changes sees them again.",
+        ))
+        .typing(run(source))
+        .sql(send)
+        .sql(slot_functions::drop(&source.postgres.slot)),
     ]
 }
 
@@ -61,7 +62,6 @@ pub fn rewrite_rows(
 /// # Errors
 /// There is one; the exit code is 1.
 pub fn check_column_lists(
-    router: &str,
     outbox: &Outbox,
     source: OutboxSource<'_>,
     columns: &[Columns],
@@ -78,7 +78,7 @@ pub fn check_column_lists(
                     needed.join(" and "),
                     table.table
                 ),
-                Remedy::steps(rewrite_rows(router, source, columns, catalog)),
+                Remedy::steps(own_publication_with_rows(catalog, source)),
             ));
         }
     }
@@ -98,38 +98,26 @@ fn own_names(source: OutboxSource<'_>) -> (String, String) {
 }
 
 /// The first step. `when` says when to create what is new.
-fn new_settings(router: &str, source: OutboxSource<'_>, when: &str) -> Step {
+fn new_settings(catalog: &Catalog, source: OutboxSource<'_>, when: &str) -> Step {
     let (publication, slot) = own_names(source);
     Step::new(format!(
-        "In the configuration set name = \"{router}\" (its present value), and under `[postgres]` publication = \"{publication}\" and \
-         slot = \"{slot}\". Create them{when}"
+        "In the configuration set name = \"{}\" (its present value), and under `[postgres]` publication = \"{publication}\" and \
+         slot = \"{slot}\". Create them{when}",
+        source.router
     ))
-    .typing("outbox-router init")
+    .typing(catalog.init(source))
 }
 
-/// The last step. The new slot misses no commit after its creation, which waits for open transactions.
-fn start_and_drop(source: OutboxSource<'_>) -> Step {
+/// The text of the last step. The new slot misses no commit after its creation, which waits for open transactions.
+fn start(source: OutboxSource<'_>, then: &str) -> String {
     let each = if source.shard.is_some() { ", and so for each shard" } else { "" };
-    Step::new(format!(
+    format!(
         "Stop the router, and start it with the new configuration. If it stops with OBR-3102, because its checkpoint belongs to the old slot, \
-         run the --accept-gap command that it prints; events since init may be sent again, and none is left out. Then drop the old slot, which \
-         retains log{each}"
-    ))
-    .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-    .sql(slot_functions::drop(&source.postgres.slot))
+         run the --accept-gap command that it prints; events since init may be sent again, and none is left out.{then} Then drop the old slot, \
+         which retains log{each}"
+    )
 }
 
-/// The slot's `catalog_xmin` is the oldest transaction that was open at its position, so rows that only it has were written by
-/// that transaction or a later one.
-fn again(source: OutboxSource<'_>, columns: &Columns) -> String {
-    let table = columns.table.in_sql();
-    let names: Vec<String> = columns.written.iter().map(|name| quoting::identifier(name)).collect();
-    let names = names.join(", ");
-    let order = source.outbox.columns.created_at.as_ref().filter(|column| columns.written.contains(column));
-    let order = order.map(|column| format!(" ORDER BY {}", quoting::identifier(column))).unwrap_or_default();
-    format!(
-        "WITH again AS (DELETE FROM {table} WHERE age(xmin) <= (SELECT age(s.catalog_xmin) FROM pg_replication_slots s \
-         WHERE s.slot_name = {}) RETURNING *) INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM again{order}",
-        literal(&source.postgres.slot)
-    )
+fn run(source: OutboxSource<'_>) -> String {
+    format!("outbox-router run{}", shards::argument(source.shard))
 }

@@ -1,14 +1,15 @@
 //! The publication, and whether it publishes the outbox tables.
 
+use pg_logical::quoting;
 use pg_logical::quoting::literal;
-use pg_logical::{Lsn, quoting};
 
-use super::recovery_sql::{self, Recovery};
+use super::own_publication::own_publication_with_rows;
+use super::recovery_steps::{log_table, resume_after_alteration, unlogged};
 use super::table::Table;
-use super::{Missing, Unreadable, Values, flag};
+use super::{Catalog, Missing, Unreadable, Values, flag};
 use crate::config::{OutboxSource, Postgres, TableName};
-use crate::error::{Error, ErrorCode, Remedy, Step};
-use crate::shards;
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
+use crate::postgres::row_filter::with_filtered_tables;
 
 /// One row of `pg_publication`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,22 +79,28 @@ impl Publication {
     }
 }
 
-pub(super) fn check(
-    publication: Option<&Publication>,
-    tables: &[Option<Table>],
-    source: OutboxSource<'_>,
-    missing: Missing,
-    confirmed: Lsn,
-) -> Result<(), Error> {
-    fault(publication, tables, source).map_err(|Fault { code, what, remedy, logged }| match missing {
-        Missing::AtStart => Error::refused(code, what, remedy),
-        Missing::WhileRunning if logged => {
-            let find = resume_after_alteration(tables, source, confirmed);
-            // at most three steps
-            let remedy = if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) };
-            Error::not_safe(code, what, remedy)
+pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+    fault(catalog, source).map_err(|Fault { code, what, remedy, rows }| {
+        let refusal = match missing {
+            Missing::AtStart => Error::refused,
+            Missing::WhileRunning => Error::not_safe,
+        };
+        // what others read stays as it is
+        let shared = catalog.publication.as_ref().is_some_and(|publication| publication.shared);
+        if shared && source.shard.is_none() && matches!(rows, Rows::Unpublished) {
+            let steps = own_publication_with_rows(catalog, source);
+            return refusal(code, what, Remedy::steps(steps)).meaning(
+                Effect::Late,
+                "those that are not published are in the log, and the steps send them",
+            );
         }
-        Missing::WhileRunning => Error::not_safe(code, what, remedy),
+        if missing == Missing::AtStart || matches!(rows, Rows::Unlogged) {
+            return refusal(code, what, remedy);
+        }
+        let find = resume_after_alteration(catalog, source);
+        // at most three steps
+        let remedy = if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) };
+        refusal(code, what, remedy)
     })
 }
 
@@ -102,50 +109,67 @@ struct Fault {
     code: ErrorCode,
     what: String,
     remedy: Remedy,
-    /// Whether these rows are in the log.
-    logged: bool,
+    rows: Rows,
+}
+
+/// Where the rows are that the stream lacks.
+enum Rows {
+    /// In the log, because the publication leaves them out.
+    Unpublished,
+    /// In the log, because the publication or the table does not exist.
+    Missing,
+    /// Not in the log.
+    Unlogged,
 }
 
 impl Fault {
-    fn logged(code: ErrorCode, what: String, remedy: impl Into<Remedy>) -> Self {
-        Fault { code, what, remedy: remedy.into(), logged: true }
+    fn unpublished(code: ErrorCode, what: String, remedy: impl Into<Remedy>) -> Self {
+        Fault { code, what, remedy: remedy.into(), rows: Rows::Unpublished }
+    }
+
+    fn missing(code: ErrorCode, what: String, remedy: impl Into<Remedy>) -> Self {
+        Fault { code, what, remedy: remedy.into(), rows: Rows::Missing }
     }
 }
 
-fn fault(
-    publication: Option<&Publication>,
-    tables: &[Option<Table>],
-    source: OutboxSource<'_>,
-) -> Result<(), Fault> {
-    let outbox = source.outbox;
+fn fault(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), Fault> {
+    let (outbox, Catalog { publication, tables, .. }) = (source.outbox, catalog);
+    let init = catalog.init(source);
     let (name, sql) = (&source.postgres.publication, quoting::identifier(&source.postgres.publication));
-    for (table_name, table) in outbox.tables.iter().zip(tables) {
+    for ((table_name, table), number) in outbox.tables.iter().zip(tables).zip(0..) {
+        if catalog.named.get(number).is_some_and(|named| named.not_a_table) {
+            return Err(Fault::missing(
+                ErrorCode::TableMissing,
+                not_a_table(table_name),
+                "Name the table itself as `[outbox] table`",
+            ));
+        }
         if table.is_none() {
-            return Err(Fault::logged(
+            return Err(Fault::missing(
                 ErrorCode::TableMissing,
                 format!("the outbox table {table_name} does not exist in this database"),
                 match publication {
-                    Some(_) if source.shard.is_none() => created_and_published(&sql, name, table_name),
-                    _ => table_missing(),
+                    Some(_) if source.shard.is_none() => created_and_published(&init, &sql, name, table_name),
+                    _ => table_missing(&init),
                 },
             ));
         }
     }
     let Some(publication) = publication else {
-        return Err(Fault::logged(
+        return Err(Fault::missing(
             ErrorCode::PublicationMissing,
             format!("the publication {name} does not exist"),
             Remedy::steps([Step::new(
                 "Correct `[postgres] publication` if that is wrong, or create the publication",
             )
-            .typing("outbox-router init")]),
+            .typing(init)]),
         ));
     };
     for (table_name, table) in outbox.tables.iter().zip(tables.iter().flatten()) {
-        table_fault(publication, table, table_name, source)?;
+        table_fault(catalog, publication, table, table_name, source)?;
     }
     if !publication.publishes_inserts && !outbox.tables.is_empty() {
-        return Err(Fault::logged(
+        return Err(Fault::unpublished(
             ErrorCode::PublicationWithoutInserts,
             format!("the publication {name} does not publish inserts"),
             publish(format!(
@@ -158,6 +182,7 @@ fn fault(
 }
 
 fn table_fault(
+    catalog: &Catalog,
     publication: &Publication,
     table: &Table,
     table_name: &TableName,
@@ -166,22 +191,15 @@ fn table_fault(
     let name = &source.postgres.publication;
     let (sql, table_sql) = (quoting::identifier(name), table_name.in_sql());
     if table.unlogged {
-        let alter = Step::new(
-            "Make it an ordinary table, which rewrites the table and locks it meanwhile. At once, as an administrator, save all of its rows: \
-             those written while it was unlogged are nowhere else",
-        )
-        .sql(format!("ALTER TABLE {table_sql} SET LOGGED"));
         return Err(Fault {
             code: ErrorCode::TableNotLogged,
-            what: format!(
-                "the outbox table {table_name} is unlogged, so its rows are not in the write-ahead log"
-            ),
-            remedy: Remedy::steps(recovery_sql::send_from_table(source, None, alter, "").unwrap_or_default()),
-            logged: false,
+            what: unlogged(table_name),
+            remedy: log_table(catalog, source, table_name, None),
+            rows: Rows::Unlogged,
         });
     }
     if table.partitioned && !publication.via_root {
-        return Err(Fault::logged(
+        return Err(Fault::unpublished(
             ErrorCode::PublishedByPartition,
             format!(
                 "the outbox table {table_name} is partitioned, and the publication {name} names its partitions"
@@ -190,19 +208,18 @@ fn table_fault(
         ));
     }
     if !table.published {
-        return Err(Fault::logged(
+        return Err(Fault::unpublished(
             ErrorCode::PublicationWithoutTable,
             format!("the publication {name} does not publish the outbox table {table_name}"),
-            if source.shard.is_some() {
-                // without its row filter, it would send events of other shards
-                Remedy::steps([Step::new(
-                    "While no router runs, drop the publication and let `init` create it with its row filters",
-                )
-                .sql(format!("DROP PUBLICATION {sql}"))
-                .typing("outbox-router init")])
-            } else {
-                publish(format!("ALTER PUBLICATION {sql} ADD TABLE {table_sql}"))
-            },
+            publish(match source.shard {
+                Some(shard) => {
+                    // without its row filter, it would send events of other shards
+                    let (begins, column) =
+                        (format!("ALTER PUBLICATION {sql} ADD TABLE "), &source.outbox.columns.aggregate_id);
+                    with_filtered_tables(&begins, std::slice::from_ref(table_name), column, shard, "", " ")
+                }
+                None => format!("ALTER PUBLICATION {sql} ADD TABLE {table_sql}"),
+            }),
         ));
     }
     Ok(())
@@ -250,18 +267,23 @@ pub fn guard(postgres: &Postgres) -> String {
     name + "_guard"
 }
 
-/// The remedy for a table that does not exist.
-pub fn table_missing() -> Remedy {
-    Remedy::steps([correct_name()]).or("If there never was a table, or it was dropped", [create()])
+/// The finding about a view or the like.
+pub fn not_a_table(name: &TableName) -> String {
+    format!("{name} is not a table, and only a table's rows are in the write-ahead log")
+}
+
+/// The remedy for a table that does not exist. `init` is the command that creates it.
+fn table_missing(init: &str) -> Remedy {
+    Remedy::steps([correct_name()]).or("If there never was a table, or it was dropped", [create(init)])
 }
 
 /// The same if there is a publication, to which `init` adds nothing.
-fn created_and_published(publication: &str, name: &str, table: &TableName) -> Remedy {
+fn created_and_published(init: &str, publication: &str, name: &str, table: &TableName) -> Remedy {
     let published = format!(
         "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {}",
         quoting::literal(name)
     );
-    let create = create().sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()));
+    let create = create(init).sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()));
     Remedy::steps([
         Step::new("Look whether the table was renamed: the publication still has it, under its new name")
             .sql(published),
@@ -279,67 +301,12 @@ fn correct_name() -> Step {
     )
 }
 
-fn create() -> Step {
-    Step::new("Create the table").typing("outbox-router init")
+fn create(init: &str) -> Step {
+    Step::new("Create the table").typing(init)
 }
 
 fn publish(alteration: String) -> Remedy {
     Remedy::steps([Step::new("Publish the table again").sql(alteration)])
-}
-
-/// What to do after an alteration while the router ran, whose slot is `confirmed`. Its position may be later, so a start gives the
-/// statements if it stops there.
-pub(super) fn resume_after_alteration(
-    tables: &[Option<Table>],
-    source: OutboxSource<'_>,
-    confirmed: Lsn,
-) -> Remedy {
-    if !source.checkpoints {
-        return recovery_steps(tables, source, confirmed);
-    }
-    Remedy::steps([Step::new(format!(
-        "{}Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
-        why_altered(tables)
-    ))
-    .typing(format!("outbox-router run{}", shards::argument(source.shard)))])
-}
-
-/// The steps that send rows which were written while no publication published them. The router has delivered up to `position`.
-pub(super) fn recovery_steps(tables: &[Option<Table>], source: OutboxSource<'_>, position: Lsn) -> Remedy {
-    let Recovery { store, show, send } = recovery_sql::in_commit_order(source, tables, position);
-    Remedy::steps([
-        Step::new(format!(
-            "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
-             committed after {position}, in commit order and with rows deleted since. The result has the number of rows, and a \
-             `slot advance` command for step 3",
-            why_altered(tables)
-        ))
-        .typing("outbox-router init")
-        .sql(store),
-        Step::new(format!(
-            "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
-             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}",
-            recovery_sql::of_which_shards(source)
-        ).trim_end().trim_end_matches('.'))
-        .sql(show),
-        Step::new(
-            "Run the `slot advance` command of step 1. The events that it counts as never sent are the saved ones: the router goes on \
-             after them. Start it, and insert them again, in place of rows that are still there: these are deleted first, with what references \
-             them ON DELETE CASCADE. Their events come after newer ones of their aggregates",
-        )
-        .typing(format!("outbox-router run{}", shards::argument(source.shard)))
-        .sql(send),
-    ])
-}
-
-/// Who may have altered the publication.
-fn why_altered(tables: &[Option<Table>]) -> &'static str {
-    if tables.iter().flatten().any(|table| table.partitioned) {
-        "The event triggers of `outbox-router init` alter the publication when a partition is attached with rows or becomes \
-         unlogged; its rows are then not in the stream. "
-    } else {
-        ""
-    }
 }
 
 #[cfg(test)]
@@ -376,6 +343,10 @@ mod tests {
         }
     }
 
+    fn catalog(publication: Option<Publication>, tables: Vec<Option<Table>>) -> Catalog {
+        Catalog { standby: false, slot: None, publication, tables, named: Vec::new(), superuser: true }
+    }
+
     /// Judges the second of two tables, the first of which is faultless.
     fn judge(
         publication: Option<Publication>,
@@ -386,7 +357,7 @@ mod tests {
         let named = |schema: &str| TableName { schema: schema.into(), name: "outbox".into() };
         let tables = vec![named("orders"), named("public")];
         let config = Config { outbox: Outbox { tables, ..config().outbox }, shard, ..config() };
-        match check(publication.as_ref(), &[Some(table()), second], config.source(), missing, Lsn(1)) {
+        match check(&catalog(publication, vec![Some(table()), second]), config.source(), missing) {
             Ok(()) => None,
             Err(Error::Definite(definite)) => Some((definite.exit, definite.to_string())),
             Err(other) => panic!("{other}"),
@@ -434,7 +405,8 @@ mod tests {
             Publication { publishes_inserts: false, operations: "delete".into(), ..publication() };
         let config = config();
         let source = OutboxSource { checkpoints: false, ..config.source() };
-        let found = check(Some(&without_inserts), &[Some(table())], source, Missing::WhileRunning, Lsn(1));
+        let found =
+            check(&catalog(Some(without_inserts), vec![Some(table())]), source, Missing::WhileRunning);
         let Err(Error::Definite(definite)) = found else { panic!("{found:?}") };
         let lines = definite.remedy.in_lines();
         let alter = lines.find("ALTER PUBLICATION").unwrap();
@@ -447,7 +419,7 @@ mod tests {
         let shard = Some(Shard { number: 1, of: 2 });
         let unpublished = || Some(Table { published: false, ..table() });
         let (_, text) = judge(Some(publication()), unpublished(), Missing::AtStart, shard).unwrap();
-        assert!(text.contains("with its row filters") && !text.contains("ADD TABLE"), "{text}");
+        assert!(text.contains("WHERE (") && text.contains("% 2 = 1"), "{text}");
         let (_, text) = judge(Some(publication()), unpublished(), Missing::WhileRunning, shard).unwrap();
         assert!(text.contains("`outbox-router run --shard 1`"), "{text}");
     }

@@ -10,7 +10,7 @@
 use pg_logical::Lsn;
 use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
-use super::table::Table;
+use super::table::{Named, Table};
 use crate::config::{OutboxSource, TableName};
 use crate::error::Step;
 use crate::shards;
@@ -38,10 +38,24 @@ pub fn of_which_shards(source: OutboxSource<'_>) -> &'static str {
     }
 }
 
+/// Up to where the statements read the log.
+#[derive(Debug, Clone, Copy)]
+pub enum Until<'a> {
+    /// Its end. The statements return the command with which the router goes on after that.
+    Now,
+    /// The position of this slot, which has what is committed later.
+    Slot(&'a str),
+}
+
 /// Statements for everything committed after `position`, in commit order and with rows deleted since. Those that store it belong
-/// in one session, whose end drops the copy of the slot. They return the number of rows and the command with which the router
-/// goes on after them. `tables` are the outbox tables as they are now.
-pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], position: Lsn) -> Recovery {
+/// in one session, whose end drops the copy of the slot. They return the number of rows. `tables` are the outbox tables as they
+/// are now.
+pub fn in_commit_order(
+    source: OutboxSource<'_>,
+    tables: &[Option<Table>],
+    position: Lsn,
+    until: Until<'_>,
+) -> Recovery {
     let (postgres, outbox) = (source.postgres, source.outbox);
     let slot = literal(&postgres.slot);
     // slot names are unique on the server, and another router may need a copy too: the name contains this router's slot, cut
@@ -81,15 +95,28 @@ pub fn in_commit_order(source: OutboxSource<'_>, tables: &[Option<Table>], posit
     let shard = shards::argument(source.shard);
     let wanted = wanted.join(" OR ");
     let statements = statements.join(" ");
+    let (end, command) = match until {
+        Until::Now => (
+            "SELECT pg_current_wal_flush_lsn() AS upto".to_owned(),
+            format!(", format('outbox-router slot advance --to %s{shard}', min(upto)) AS command"),
+        ),
+        Until::Slot(slot) => (
+            format!(
+                "SELECT confirmed_flush_lsn AS upto FROM pg_replication_slots WHERE slot_name = {}",
+                literal(slot)
+            ),
+            String::new(),
+        ),
+    };
     Recovery {
         store: format!(
             "SELECT pg_copy_logical_replication_slot({slot}, {copy}, true, 'test_decoding'); \
              SELECT pg_replication_slot_advance({copy}, greatest(confirmed_flush_lsn, '{position}')) FROM pg_replication_slots \
              WHERE slot_name = {copy}; \
-             CREATE TABLE {stored} AS SELECT upto, n, lsn, data FROM (SELECT pg_current_wal_flush_lsn() AS upto) AS log \
+             CREATE TABLE {stored} AS SELECT upto, n, lsn, data FROM ({end}) AS log \
              LEFT JOIN LATERAL pg_logical_slot_peek_changes({copy}, upto, NULL) WITH ORDINALITY AS change (lsn, xid, data, n) \
              ON {wanted}; \
-             SELECT count(data), format('outbox-router slot advance --to %s{shard}', min(upto)) AS command FROM {stored}"
+             SELECT count(data){command} FROM {stored}"
         ),
         show: format!("SELECT lsn, data FROM {stored} WHERE data IS NOT NULL ORDER BY n"),
         send: format!(
@@ -139,17 +166,22 @@ fn insert_again(table: &TableName, id: &str) -> String {
 /// of the new slot, which has what is committed later. The `catalog_xmin` of an invalidated slot survives. It is the oldest
 /// transaction that was open when the slot last moved, so everything committed after its position has that transaction id or a
 /// later one. `None`: without a table there is nothing to read.
-pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option<Recovery> {
+pub fn from_table(source: OutboxSource<'_>, named: &[Named], catalog_xmin: Option<u32>) -> Option<Recovery> {
     let outbox = source.outbox;
     let (since, suffix) = match catalog_xmin {
         Some(xid) => (format!(" WHERE age(xmin) <= age('{xid}'::xid)"), format!("_{xid}")),
         None => (String::new(), String::new()),
     };
-    let order = outbox.columns.created_at.as_deref();
-    let order = order.map(|column| format!(" ORDER BY {}", identifier(column))).unwrap_or_default();
+    let order = |number: usize| match &outbox.columns.created_at {
+        Some(column) if named.get(number).is_some_and(|named| named.has_created_at) => {
+            format!(" ORDER BY {}", identifier(column))
+        }
+        _ => String::new(),
+    };
     let id = identifier(&outbox.columns.id);
     let (mut store, mut show, mut send) = (Vec::new(), Vec::new(), Vec::new());
     for (number, table) in outbox.tables.iter().enumerate() {
+        let order = order(number);
         let number = if outbox.tables.len() > 1 { format!("_{}", number + 1) } else { String::new() };
         let stored = stored(&format!("{}{suffix}{number}", source.postgres.slot));
         let table = table.in_sql();
@@ -178,15 +210,16 @@ pub fn from_table(source: OutboxSource<'_>, catalog_xmin: Option<u32>) -> Option
 /// arguments with which the router is started. `None`: without a table there is nothing to send.
 pub fn send_from_table(
     source: OutboxSource<'_>,
+    named: &[Named],
     since: Option<u32>,
     save: Step,
     run: &str,
 ) -> Option<Vec<Step>> {
-    let Recovery { store, show, send } = from_table(source, since)?;
+    let Recovery { store, show, send } = from_table(source, named, since)?;
     let space = if run.is_empty() { "" } else { " " };
     let start = match run {
         "" => {
-            "Start the router. If it stops with OBR-3107, OBR-3102 or OBR-3109, run the --accept-gap command that it prints"
+            "Start the router. If it stops with a code from OBR-3101 to OBR-3109, run the --accept-gap command that it prints"
         }
         _ => "Start the router once with this option",
     };
@@ -247,7 +280,7 @@ mod tests {
         };
         let two = Config { outbox, ..config() };
         let Recovery { store, show, send } =
-            in_commit_order(two.source(), &[table(false), table(false)], POSITION);
+            in_commit_order(two.source(), &[table(false), table(false)], POSITION, Until::Now);
         insta::assert_snapshot!([store, show, send].join("\n"));
     }
 
@@ -255,7 +288,7 @@ mod tests {
     fn the_copy_has_a_name_that_postgres_takes_and_no_other_router_uses() {
         let postgres = Postgres { slot: "s".repeat(63), ..config().postgres };
         let config = Config { postgres, ..config() };
-        let sql = in_commit_order(config.source(), &[table(false)], POSITION).store;
+        let sql = in_commit_order(config.source(), &[table(false)], POSITION, Until::Now).store;
         assert!(sql.contains(&format!("'{}_rescue'", "s".repeat(56))), "{sql}");
         assert!(sql.contains(&format!("outbox_router.\"unsent_{}_0_16b374\"", "s".repeat(46))), "{sql}");
     }
@@ -263,7 +296,7 @@ mod tests {
     #[test]
     fn a_table_whose_rows_have_other_names_is_not_asked_for_by_name() {
         for tables in [vec![table(true)], vec![None], vec![]] {
-            let sql = in_commit_order(config().source(), &tables, POSITION);
+            let sql = in_commit_order(config().source(), &tables, POSITION, Until::Now);
             assert!(sql.store.contains("ON data LIKE 'table %: INSERT:%';"), "{sql:?}");
             assert!(sql.send.contains("pg_partition_tree"), "{sql:?}");
         }
@@ -272,24 +305,28 @@ mod tests {
     #[test]
     fn a_table_that_the_publication_does_not_name_is_not_asked_for_by_name_either() {
         let unnamed = table(false).map(|table| Table { membership: "; 5/6".into(), ..table });
-        let sql = in_commit_order(config().source(), &[unnamed], POSITION).store;
+        let sql = in_commit_order(config().source(), &[unnamed], POSITION, Until::Now).store;
         assert!(sql.contains("ON data LIKE 'table %: INSERT:%';"), "{sql}");
     }
 
     #[test]
     fn the_table_is_asked_from_the_oldest_open_transaction_on() {
-        let Recovery { store, show, send } = from_table(config().source(), Some(754)).unwrap();
+        let with_time = Named { has_created_at: true, ..Named::default() };
+        let Recovery { store, show, send } = from_table(config().source(), &[with_time], Some(754)).unwrap();
         insta::assert_snapshot!([store, show, send].join("\n"));
+        let Recovery { show, send, .. } =
+            from_table(config().source(), &[Named::default()], Some(754)).unwrap();
+        assert!(!show.contains("ORDER BY") && !send.contains("ORDER BY"), "{show} {send}");
         let outbox = Outbox { tables: vec![], ..config().outbox };
         let config = Config { outbox, ..config() };
-        assert!(from_table(config.source(), Some(754)).is_none());
+        assert!(from_table(config.source(), &[], Some(754)).is_none());
     }
 
     #[test]
     fn statements_over_all_shards_say_so() {
         let config = Config { shard: Some(Shard { number: 1, of: 2 }), ..config() };
         assert!(of_which_shards(config.source()).contains("all shards"));
-        let store = in_commit_order(config.source(), &[table(false)], POSITION).store;
+        let store = in_commit_order(config.source(), &[table(false)], POSITION, Until::Now).store;
         assert!(
             store.contains("format('outbox-router slot advance --to %s --shard 1', min(upto))"),
             "{store}"

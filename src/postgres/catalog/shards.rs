@@ -10,8 +10,8 @@ use pg_logical::session::Session;
 use super::{Catalog, Missing, Table};
 use crate::config::{OutboxSource, TableName};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
-use crate::postgres::row_filter::is_that_of;
-use crate::shards::{Ids, Shard};
+use crate::postgres::row_filter::{is_that_of, with_filtered_tables};
+use crate::shards::{self, Ids, Shard};
 
 /// The first version with row filters.
 pub const ROW_FILTERS: u32 = 150_000;
@@ -71,7 +71,7 @@ pub async fn check_shards(
             let found = catalog.tables.get(number).and_then(Option::as_ref);
             let Some((shard, found)) = of_one.shard.zip(found) else { continue };
             if let Some(fault) = fault(*of_one, table, found, ids, shard) {
-                return Err(error_of_fault(fault, &of_one.postgres.publication, missing));
+                return Err(error_of_fault(fault, *of_one, catalog, shard, missing));
             }
         }
     }
@@ -171,16 +171,29 @@ fn fault(
     })
 }
 
-fn error_of_fault(fault: String, publication: &str, missing: Missing) -> Error {
-    let publication = quoting::identifier(publication);
-    let remedy = Remedy::steps([Step::new(
-        "Stop all routers, drop the publication, and let `init` create it correctly; the stream omits rows written in between",
-    )
-    .sql(format!("DROP PUBLICATION {publication}"))
-    .typing("outbox-router init")]);
+fn error_of_fault(
+    fault: String,
+    source: OutboxSource<'_>,
+    catalog: &Catalog,
+    shard: Shard,
+    missing: Missing,
+) -> Error {
+    let steps = if catalog.publication.as_ref().is_some_and(|publication| publication.shared) {
+        catalog.own_publication_with_rows(source)
+    } else {
+        let outbox = source.outbox;
+        let begins =
+            format!("ALTER PUBLICATION {} SET TABLE ", quoting::identifier(&source.postgres.publication));
+        vec![
+            Step::new("Stop all routers, and correct the row filters")
+                .sql(with_filtered_tables(&begins, &outbox.tables, &outbox.columns.aggregate_id, shard, "", " ")),
+            Step::new("Start the router: if it has delivered before, it stops with OBR-3109, and prints the steps that send what was left out")
+                .typing(format!("outbox-router run{}", shards::argument(Some(shard)))),
+        ]
+    };
     match missing {
-        Missing::AtStart => Error::refused(ErrorCode::ShardFilter, fault, remedy),
-        Missing::WhileRunning => Error::not_safe(ErrorCode::ShardFilter, fault, remedy),
+        Missing::AtStart => Error::refused(ErrorCode::ShardFilter, fault, Remedy::steps(steps)),
+        Missing::WhileRunning => Error::not_safe(ErrorCode::ShardFilter, fault, Remedy::steps(steps)),
     }
 }
 

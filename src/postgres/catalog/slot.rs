@@ -6,7 +6,7 @@ use pg_logical::session::Session;
 
 use super::own_publication::own_slot;
 use super::recovery_sql;
-use super::{Unreadable, Values, flag, parsed};
+use super::{Catalog, Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
 use crate::postgres::{slot_functions, standby_slots};
@@ -86,8 +86,8 @@ impl Slot {
                 "the replication slot {name} belongs to the database {database}, and the router is connected to {}",
                 self.current_database
             ),
-            "Correct the database in `[postgres] url`, or choose another name for `[postgres] slot`: \
-             slot names are unique in the whole cluster",
+            "Correct the database in `[postgres] url` if it is wrong. If it is right, choose another name for `[postgres] slot`, \
+             because slot names are unique in the whole cluster, and start the router, which says how to create that slot",
         ))
     }
 
@@ -149,23 +149,23 @@ pub(super) fn check_on_standby(slot: Option<&Slot>, postgres: &Postgres) -> Resu
     Err(Error::transient(Peer::Postgres, what))
 }
 
-pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(), Error> {
+pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), Error> {
     let name = &source.postgres.slot;
-    let Some(slot) = slot else {
+    let Some(slot) = &catalog.slot else {
         return Err(Error::not_safe(
             ErrorCode::SlotMissing,
             format!("the replication slot {name} does not exist"),
-            missing(source),
+            missing(catalog, source),
         ));
     };
     if slot.plugin.as_deref() != Some("pgoutput") {
-        let steps = without_slot(source, Former::Foreign).unwrap_or_else(|| {
+        let steps = without_slot(catalog, source, Former::Foreign).unwrap_or_else(|| {
             vec![
                 Step::new(format!(
                     "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
                     own_slot(source)
                 ))
-                .typing("outbox-router init"),
+                .typing(catalog.init(source)),
             ]
         });
         return Err(Error::not_safe(
@@ -178,8 +178,17 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
         ));
     }
     slot.check_database(name)?;
+    if let (None, Some(pid)) = (slot.confirmed_flush_lsn, slot.active_pid) {
+        // it waits for the transactions that are open; what is committed meanwhile is not in it
+        return Err(Error::transient(
+            Peer::Postgres,
+            format!(
+                "server process {pid} is still creating the slot {name}, which waits until all open transactions have ended"
+            ),
+        ));
+    }
     if slot.is_lost() {
-        return Err(lost(slot, source));
+        return Err(lost(slot, catalog, source));
     }
     if slot.two_phase {
         let committed = name.chars().take(53).collect::<String>() + "_committed";
@@ -195,10 +204,12 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
                 ))
                 .sql(slot_functions::copy(name, &committed, false)),
                 Step::new(
-                    "Start the router. If it stops with OBR-3102, run the --accept-gap command that it prints: no event is left out. Then \
-                     drop the old slot, which retains log",
+                    "Start the router. If it stops with OBR-3102, run the --accept-gap command that it prints: no event is left out",
                 )
-                .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+                .typing(format!("outbox-router run{}", shards::argument(source.shard))),
+                Step::new(
+                    "If no subscription or other program reads the old slot, drop it, because it retains log",
+                )
                 .sql(slot_functions::drop(name)),
             ]),
         ));
@@ -207,16 +218,16 @@ pub(super) fn check(slot: Option<&Slot>, source: OutboxSource<'_>) -> Result<(),
 }
 
 /// What to do if there is no slot.
-fn missing(source: OutboxSource<'_>) -> Remedy {
-    let steps = without_slot(source, Former::Gone).unwrap_or_else(|| {
+fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
+    let steps = without_slot(catalog, source, Former::Gone).unwrap_or_else(|| {
         vec![
             Step::new(
                 "Logical messages are not stored in a table: the applications have to write them again. Create a new slot",
             )
-            .typing("outbox-router init"),
+            .typing(catalog.init(source)),
         ]
     });
-    let create = Step::new("Create it").typing("outbox-router init");
+    let create = Step::new("Create it").typing(catalog.init(source));
     let shard = shards::argument(source.shard);
     let go_back = [
         Step::new("List the bookmarks").typing(format!("outbox-router slot list{shard}")),
@@ -272,7 +283,7 @@ const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_k
 const KEEP_SIZE: &str =
     "Raise max_slot_wal_keep_size to what the disk has room for: it limits how far a slot may fall behind";
 
-fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
+fn lost(slot: &Slot, catalog: &Catalog, source: OutboxSource<'_>) -> Error {
     let name = &source.postgres.slot;
     let (reason, prevention) = slot.cause();
     let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
@@ -280,14 +291,14 @@ fn lost(slot: &Slot, source: OutboxSource<'_>) -> Error {
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
     let drop = slot_functions::drop(name);
-    let steps = without_slot(source, Former::Invalidated { catalog_xmin: slot.catalog_xmin }).unwrap_or_else(|| {
+    let steps = without_slot(catalog, source, Former::Invalidated { catalog_xmin: slot.catalog_xmin }).unwrap_or_else(|| {
         vec![
             Step::new(
                 "The events are in no table: the applications have to write them again. Replace the slot, and start the router, which says \
                  how it goes on",
             )
             .sql(drop)
-            .typing("outbox-router init")
+            .typing(catalog.init(source))
             .typing(format!("outbox-router run{}", shards::argument(source.shard))),
         ]
     });
@@ -313,7 +324,7 @@ enum Former {
 
 /// How a new slot replaces a former one, and how the rows that neither of them has are found and sent. The new slot is created
 /// before the rows are read, so that none is committed in between. `None`: there is no table.
-fn without_slot(source: OutboxSource<'_>, former: Former) -> Option<Vec<Step>> {
+fn without_slot(catalog: &Catalog, source: OutboxSource<'_>, former: Former) -> Option<Vec<Step>> {
     let catalog_xmin = match former {
         Former::Invalidated { catalog_xmin } => catalog_xmin,
         Former::Gone | Former::Foreign => None,
@@ -340,7 +351,8 @@ fn without_slot(source: OutboxSource<'_>, former: Former) -> Option<Vec<Step>> {
     if let Former::Invalidated { .. } = former {
         save = save.sql(slot_functions::drop(&source.postgres.slot));
     }
-    recovery_sql::send_from_table(source, catalog_xmin, save.typing("outbox-router init"), "")
+    let save = save.typing(catalog.init(source));
+    recovery_sql::send_from_table(source, &catalog.named, catalog_xmin, save, "")
 }
 
 #[cfg(test)]
@@ -373,8 +385,19 @@ pub(crate) mod tests {
         }
     }
 
+    fn with(slot: Option<&Slot>) -> Catalog {
+        Catalog {
+            standby: false,
+            slot: slot.cloned(),
+            publication: None,
+            tables: Vec::new(),
+            named: Vec::new(),
+            superuser: true,
+        }
+    }
+
     fn refused(slot: Option<&Slot>) -> String {
-        match check(slot, config().source()) {
+        match check(&with(slot), config().source()) {
             Err(Error::Definite(definite)) if definite.exit == Exit::Unsafe => definite.to_string(),
             other => panic!("{other:?}"),
         }
@@ -388,8 +411,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_slot_of_ours_is_taken() {
-        assert_eq!(check(Some(&slot()), config().source()), Ok(()));
+    fn a_slot_of_ours_is_taken_once_it_is_complete() {
+        assert_eq!(check(&with(Some(&slot())), config().source()), Ok(()));
+        let being_made = Slot { confirmed_flush_lsn: None, active_pid: Some(7), ..slot() };
+        let waits = check(&with(Some(&being_made)), config().source());
+        assert!(matches!(&waits, Err(Error::Transient(_))), "{waits:?}");
     }
 
     #[test]

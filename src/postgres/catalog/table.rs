@@ -26,6 +26,33 @@ pub struct Table {
     pub(super) partitions_watched: bool,
 }
 
+/// What the catalogues say about a configured name without a look at the publication, for which Postgres locks the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Named {
+    /// It belongs to something else than a table, such as a view.
+    pub(super) not_a_table: bool,
+    /// It has the column of the event's time.
+    pub(super) has_created_at: bool,
+}
+
+impl Named {
+    /// `o` is the row of the configured name.
+    pub(super) fn columns(created_at: Option<&str>) -> String {
+        let relation = "FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace y ON y.oid = x.relnamespace";
+        let named = "y.nspname = o.schema AND x.relname = o.name";
+        let column = created_at.map_or_else(|| "NULL".to_owned(), literal);
+        format!(
+            "EXISTS (SELECT {relation} WHERE {named} AND x.relkind NOT IN ('r', 'p')), \
+             EXISTS (SELECT {relation} JOIN pg_catalog.pg_attribute a ON a.attrelid = x.oid \
+             WHERE {named} AND a.attname = {column} AND NOT a.attisdropped)"
+        )
+    }
+
+    pub(super) fn read(next: &mut Values<'_>) -> Self {
+        Named { not_a_table: flag(next()), has_created_at: flag(next()) }
+    }
+}
+
 // `xmin` is the transaction that wrote the row, so it changes with each alteration
 pub(super) fn columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \

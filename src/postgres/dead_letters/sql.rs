@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
+use pg_logical::conninfo::ConnInfo;
 use pg_logical::quoting::literal;
 use pg_logical::session::Row;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::dead_letters::{DeadLetter, Decision, Key, OriginalEvent};
 use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::postgres::administrator;
 use crate::unsendable::Reason;
 
 /// The table.
@@ -25,8 +27,9 @@ pub const READABLE: &str = "SELECT readable FROM (SELECT c.oid, pg_catalog.has_s
      WHERE readable OR pg_catalog.pg_relation_size(oid) > 0";
 
 /// What to do if it is missing or may not be written.
-pub const REMEDY: &str = "Run `outbox-router init --role ROLE` with `policy = \"park\"` under [dead_letters], which creates the table and grants the \
-     privileges that the router needs";
+pub fn table_remedy(router: &ConnInfo) -> Remedy {
+    administrator::init_step("Create the table and grant the router what it needs", router)
+}
 
 /// Why parked events keep a router that does not park from starting, and what to do.
 pub fn still_parked(count: &str) -> (String, Remedy) {
@@ -277,15 +280,17 @@ pub(super) fn key(row: &Row) -> Option<Key> {
 /// No router wrote such a row.
 pub fn waiting(router: &str, row: &Row) -> Result<Waiting, Error> {
     let foreign = |what: &str| {
+        let of_row = format!(
+            "FROM {TABLE} WHERE router = {} AND final_lsn = {} AND change = {}",
+            literal(router),
+            literal(row.get(0).unwrap_or_default()),
+            row.get(1).unwrap_or_default()
+        );
         Error::not_safe(
             ErrorCode::DeadLetterUnreadable,
             format!("a row of {TABLE} cannot be read: {what}"),
-            format!(
-                "Correct the row, or delete it: DELETE FROM {TABLE} WHERE router = {} AND final_lsn = {} AND change = {}",
-                literal(router),
-                literal(row.get(0).unwrap_or_default()),
-                row.get(1).unwrap_or_default()
-            ),
+            Remedy::steps([Step::new("Look at the row, and correct it").sql(format!("SELECT * {of_row}"))])
+                .or("To lose this event", [Step::new("Delete the row").sql(format!("DELETE {of_row}"))]),
         )
     };
     let text = |n: usize| row.get(n).map(str::to_owned);

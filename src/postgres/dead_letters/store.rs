@@ -16,7 +16,7 @@ use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::sql::{self, REMEDY, Waiting};
+use super::sql::{self, Waiting, table_remedy};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
@@ -144,6 +144,7 @@ impl DeadLetterStore {
             session,
             draining: BTreeSet::new(),
             refused: None,
+            table_remedy: table_remedy(&postgres.conninfo).to_string(),
             counted: Instant::now(),
         };
         let (reports, received) = unbounded_channel();
@@ -151,7 +152,7 @@ impl DeadLetterStore {
         worker.refused = None;
         let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
             true => lock_lost(),
-            false => error.or_remedy(REMEDY).with_code(ErrorCode::DeadLetterTable),
+            false => error.or_remedy(table_remedy(&postgres.conninfo)).with_code(ErrorCode::DeadLetterTable),
         })?;
         let (commands, received_commands) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(worker.run(received_commands, reports)));
@@ -209,6 +210,8 @@ struct Worker {
     draining: BTreeSet<String>,
     /// Why the last statement was refused, which is logged once.
     refused: Option<String>,
+    /// What to do if the table cannot be used, on one line.
+    table_remedy: String,
     /// When the rows were last counted.
     counted: Instant,
 }
@@ -411,7 +414,7 @@ impl Worker {
         if self.refused.as_ref() == Some(&reason) {
             return None;
         }
-        let remedy = if is_lock_timeout(error) { LOCK_REMEDY } else { REMEDY };
+        let remedy = if is_lock_timeout(error) { LOCK_REMEDY } else { &self.table_remedy };
         tracing::error!(peer = "postgres", reason, remedy, "{what}");
         self.refused = Some(reason.clone());
         Some(reason)

@@ -35,8 +35,8 @@ pub(super) fn error_policy(code: Code) -> ErrorPolicy {
             ErrorPolicy::Refused("Raise the topic's max.message.bytes (or the broker's message.max.bytes)")
         }
         Code::InvalidRecord => ErrorPolicy::Refused(
-            "The broker refuses the record itself; a compacted topic, for example, accepts no record without a key \
-             (NULL aggregate_id)",
+            "A compacted topic accepts no record without a key: if the aggregate id is NULL, take compact out of the topic's cleanup.policy. \
+             The broker's log says why it refuses other records",
         ),
         Code::InvalidTimestamp => ErrorPolicy::Refused(
             "The record's timestamp is outside of the topic's message.timestamp.before.max.ms or \

@@ -4,9 +4,9 @@
 //!   (their configuration), `context` and `delivery_reports` (what librdkafka calls back), `client` and `closing` (how
 //!   clients end), `record_limits` (whether a topic accepts a record), `first_in_partition` (holds back a partition's
 //!   second record), `suspect` (finds the record that caused a refusal)
-//! - topics: `topics` and `topic_setup` before the first record, `topic_cache` (what is known of topics), `durability` (how
+//! - topics: `topics` before the first record, `topic_cache` (what is known of topics), `durability` (how
 //!   safe an acknowledged record is), `topic_monitor` while records flow
-//! - checkpoints: `checkpointer` and `checkpoint_topic`; in exactly-once mode `transactions` and `transaction_size`
+//! - checkpoints: `checkpointer`, `checkpoint_topic` and `checkpoint_failure`; in exactly-once mode `transactions` and `transaction_size`
 //! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` (no broker answers),
 //!   `stale_metadata` (the client no longer finds the brokers), `background_probe` (asks brokers without blocking)
 //! - `error_policy` (what an error means), `cluster_info` (what `check` asks), `delivery_stats` (metrics of delivered
@@ -98,7 +98,7 @@ pub const DEFAULT_BATCH_BYTES: usize = properties::DEFAULT_BATCH_BYTES;
 
 /// What a session needs to send records.
 pub(crate) struct KafkaParts {
-    /// The producers, which have fenced any earlier router.
+    /// The producers. In exactly-once mode they have fenced any earlier router.
     pub(crate) publisher: Publisher,
     /// Where they report deliveries.
     pub(crate) delivery_reports: Arc<DeliveryReports>,

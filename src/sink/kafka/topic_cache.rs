@@ -116,8 +116,8 @@ enum Warning {
 }
 
 impl State {
-    /// The warning about weak acknowledgements, for the first topics only; for a single broker once. If nothing is
-    /// perhaps acknowledged at all, every topic gets a warning.
+    /// The warning about weak acknowledgements, for the first topics only; for a single broker once. If nothing may be
+    /// acknowledged at all, every topic gets a warning.
     fn warning_for(&mut self, limits: &TopicLimits) -> Option<Warning> {
         let weaknesses = limits.durability.weaknesses();
         if weaknesses.iter().any(|weakness| weakness.blocks != Some(false)) {

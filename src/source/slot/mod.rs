@@ -50,7 +50,7 @@ use standstill::{Awaited, Standstill};
 /// How often a status update is sent, and how late at most after an acknowledgement.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Only a backlog that took longer is logged when it is done.
+/// The end of a backlog is logged only if catching up took longer.
 const LONG: Duration = Duration::from_secs(10);
 
 /// How long the end of a session waits for a last catalogue check, so that the last confirmation covers everything.
@@ -148,7 +148,7 @@ pub enum SlotEnd {
     FarBehind,
     /// Kafka is so slow that the server would abort a bulk read; the next session streams.
     SinkTooSlow,
-    /// Everything in its part of the log is acknowledged.
+    /// Everything in its part of the log is read. The session drains before it ends.
     EndOfPart,
     /// The server's log is not the one that was read before. Nothing of it was sent.
     LogMismatch(LogMismatch),

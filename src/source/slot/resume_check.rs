@@ -9,7 +9,7 @@ use crate::progress::Landmark;
 /// The running check; nothing once it has passed.
 pub(super) struct ResumeState {
     check: Option<ResumeCheck>,
-    /// Whether `--accept-gap` moved the start. If the check passes there was no gap, which is logged.
+    /// Whether `--accept-gap` names a gap that was not found so far. If the check passes there was none, which is logged.
     gap_accepted: bool,
 }
 

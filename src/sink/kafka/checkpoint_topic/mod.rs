@@ -1,6 +1,6 @@
 //! The positions topic, where each router stores its checkpoints under its name.
 //!
-//! It has a producer of its own, so a refused event does not take a checkpoint with it, and vice versa. One record is in
+//! In at-least-once mode it has a producer of its own, so a refused event does not take a checkpoint with it, and vice versa. One record is in
 //! flight at a time, so checkpoints are stored in the order of their positions.
 
 mod reader;
@@ -255,7 +255,12 @@ async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
         // no event waits for this topic, so this is refused rather than unsafe
         Err(Error::Definite(Definite { what, remedy, .. })) => {
             let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
-            let without = if optional { ", and an empty string switches it off" } else { "" };
+            let without = if optional {
+                ", and an empty string switches it off: then the router resumes at the slot's position, which may be older, and what was sent \
+                 since is sent twice"
+            } else {
+                ""
+            };
             Err(Error::refused(
                 ErrorCode::PositionsTopic,
                 format!("the positions topic cannot be used: {what}"),

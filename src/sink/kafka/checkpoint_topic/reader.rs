@@ -11,7 +11,7 @@ use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 use super::PARTITION;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode, Exit, Peer};
+use crate::error::{Error, ErrorCode, Exit, Peer, Remedy, Step};
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::error_policy::error_of_kafka;
 use crate::sink::kafka::properties;
@@ -303,9 +303,17 @@ impl Reader {
         let next = Checkpoint::decode(value).map_err(|error| {
             Error::not_safe(ErrorCode::CheckpointUnreadable,
                 format!("the position of the router {} in the topic {} cannot be read: {error}", self.key, self.topic),
-                "Run the version that wrote it. Or resume from the slot's own position: write a record with the \
-                 same key and no value (a tombstone) after it, or set another `[delivery] positions_topic`. `outbox-router run` then \
-                 prints the command that accepts that position",
+                Remedy::steps([Step::new("Run the version of the router that wrote it")]).or(
+                    "To resume at the slot's own position, which may be older: what was sent since is sent twice",
+                    [
+                        Step::new(format!(
+                            "Write a record with the key {} and no value (a tombstone) to the topic {}",
+                            self.key, self.topic
+                        )),
+                        Step::new("Start the router. If it stops with OBR-3110, run the --accept-gap command that it prints")
+                            .typing("outbox-router run"),
+                    ],
+                ),
             )
         })?;
         Ok(Checkpoint::later(before, next))

@@ -1,0 +1,94 @@
+//! The steps that send rows which the stream lacks because of the publication or the table.
+
+use pg_logical::{Lsn, quoting};
+
+use super::Catalog;
+use super::recovery_sql::{self, Recovery, Until};
+use super::table::Table;
+use crate::config::{OutboxSource, TableName};
+use crate::error::{Remedy, Step};
+use crate::shards;
+
+/// What to do after an alteration while the router ran. Its position may be later than the slot's, so a start gives the
+/// statements if it stops there.
+pub(super) fn resume_after_alteration(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
+    if !source.checkpoints {
+        return recovery_steps(catalog, source, catalog.confirmed());
+    }
+    Remedy::steps([Step::new(format!(
+        "{}Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
+        why_altered(&catalog.tables)
+    ))
+    .typing(format!("outbox-router run{}", shards::argument(source.shard)))])
+}
+
+/// The steps that send rows which were written while no publication published them. The router has delivered up to `position`.
+pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, position: Lsn) -> Remedy {
+    let Recovery { store, show, send } =
+        recovery_sql::in_commit_order(source, &catalog.tables, position, Until::Now);
+    Remedy::steps([
+        Step::new(format!(
+            "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
+             committed after {position}, in commit order and with rows deleted since. The result has the number of rows, and a \
+             `slot advance` command for step 3",
+            why_altered(&catalog.tables)
+        ))
+        .typing(catalog.init(source))
+        .sql(store),
+        Step::new(format!(
+            "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
+             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}",
+            recovery_sql::of_which_shards(source)
+        ).trim_end().trim_end_matches('.'))
+        .sql(show),
+        Step::new(
+            "Run the `slot advance` command of step 1. The events that it counts as never sent are the saved ones: the router goes on \
+             after them. Start it, and insert them again, in place of rows that are still there: these are deleted first, with what references \
+             them ON DELETE CASCADE. Their events come after newer ones of their aggregates",
+        )
+        .typing(format!("outbox-router run{}", shards::argument(source.shard)))
+        .sql(send),
+    ])
+}
+
+/// Who may have altered the publication.
+fn why_altered(tables: &[Option<Table>]) -> &'static str {
+    if tables.iter().flatten().any(|table| table.partitioned) {
+        "The event triggers of `outbox-router init` alter the publication when a partition is attached with rows or becomes \
+         unlogged; its rows are then not in the stream. "
+    } else {
+        ""
+    }
+}
+
+/// The finding about an unlogged table.
+pub fn unlogged(table: &TableName) -> String {
+    format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log")
+}
+
+/// How a table becomes an ordinary one, and how the rows that were written before are sent. `then` is typed once it is one, before the
+/// rows are saved.
+pub fn log_table(
+    catalog: &Catalog,
+    source: OutboxSource<'_>,
+    table: &TableName,
+    then: Option<&str>,
+) -> Remedy {
+    let mut alter = Step::new(
+        "Make it an ordinary table, which rewrites the table and locks it meanwhile. At once, as an administrator, save all of its rows: \
+         those written while it was unlogged are nowhere else",
+    )
+    .sql(format!("ALTER TABLE {} SET LOGGED", table.in_sql()));
+    // a publication of all tables publishes it again by itself
+    if catalog.publication.as_ref().is_some_and(|publication| !publication.shared) && source.shard.is_none() {
+        alter = alter.sql(format!(
+            "ALTER PUBLICATION {} ADD TABLE {}",
+            quoting::identifier(&source.postgres.publication),
+            table.in_sql()
+        ));
+    }
+    if let Some(then) = then {
+        alter = alter.typing(then);
+    }
+    Remedy::steps(recovery_sql::send_from_table(source, &catalog.named, None, alter, "").unwrap_or_default())
+}
