@@ -1,4 +1,4 @@
-//! The topics of a case: all topics of the broker except its internal ones.
+//! The topics of a case: all topics of the broker except its internal ones and the one of the router's checkpoints.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -55,7 +55,8 @@ impl Broker {
     /// Names and numbers of partitions.
     fn topics(&self) -> anyhow::Result<Vec<(String, usize)>> {
         let metadata = self.consumer.fetch_metadata(None, ANSWER).context("ask for the topics")?;
-        let ours = metadata.topics().iter().filter(|topic| !topic.name().starts_with("__"));
+        let ours = |name: &str| !name.starts_with("__") && name != outbox_router::topic_name::POSITIONS;
+        let ours = metadata.topics().iter().filter(|topic| ours(topic.name()));
         Ok(ours.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect())
     }
 
