@@ -90,7 +90,7 @@ async fn a_wrong_password_is_reported_but_not_shown() {
 #[tokio::test]
 async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     let server = PrivatePostgres::start(TRUST, &[]).await;
-    let place = place(&server);
+    let place = place(&server).with("ADMIN__LISTEN", "");
     let mut hog = server.superuser().await;
     for sql in ["SET application_name = 'hog'", "BEGIN", "SELECT pg_current_xact_id()"] {
         hog.query(sql).await.unwrap();
@@ -105,6 +105,17 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
         hog.backend_pid()
     );
     assert!(word.contains(&expected), "{word}");
+
+    // meanwhile a router waits, and nobody takes the slot for a lost one
+    let found = Found::at(&place).of("slot");
+    assert!(found.starts_with("warning") && found.contains("is still creating the slot"), "{found}");
+    let mut router = process::start(&mut place.command(&["run"]));
+    let said = BufReader::new(router.stderr.take().unwrap()).lines();
+    let waits = said.map_while(Result::ok).find(|line| line.contains("is still creating the slot"));
+    assert!(waits.is_some(), "the router has ended: {:?}", router.wait());
+    router.kill().unwrap();
+    router.wait().unwrap();
+
     assert!(send(Signal::Interrupt, init.id()));
     // the transaction that it waited for is still open
     let status = init.wait().unwrap();

@@ -21,6 +21,13 @@ pub(super) async fn check(
         None => "nobody reads it".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
+    if let (Some(slot), Err(Error::Transient(waiting))) = (&catalog.slot, catalog.check_slot(config.source()))
+        && slot.is_being_created()
+    {
+        let remedy = "Wait until it is created; a router that is started meanwhile waits too";
+        findings.warning("slot", waiting.what, remedy);
+        return Ok(());
+    }
     if findings.result("slot", catalog.check_slot(config.source()), fine)
         && let Some(slot) = &catalog.slot
     {

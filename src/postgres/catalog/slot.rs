@@ -178,7 +178,9 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), E
         ));
     }
     slot.check_database(name)?;
-    if let (None, Some(pid)) = (slot.confirmed_flush_lsn, slot.active_pid) {
+    if slot.is_being_created()
+        && let Some(pid) = slot.active_pid
+    {
         // it waits for the transactions that are open; what is committed meanwhile is not in it
         return Err(Error::transient(
             Peer::Postgres,
@@ -243,6 +245,11 @@ fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
 }
 
 impl Slot {
+    /// Whether a server process is still creating it.
+    pub fn is_being_created(&self) -> bool {
+        self.plugin.is_some() && self.confirmed_flush_lsn.is_none() && self.active_pid.is_some()
+    }
+
     /// Whether Postgres has invalidated it, which is permanent.
     fn is_lost(&self) -> bool {
         self.wal_status.as_deref() == Some("lost")
