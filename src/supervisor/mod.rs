@@ -229,7 +229,7 @@ fn after_refusal(
             state.refused.extend(last_suspect.map(|event| (event, refusal.why.clone())));
             NextStep::Restart
         }
-        Some(SentAlone { nothing_before: false, .. }) => {
+        Some(SentAlone { all_before_durable: false, .. }) => {
             // Records before it in its Kafka transaction were aborted with it, and are sent first now. Only after that is it safe
             // to advise skipping it.
             state.suspect = last_suspect.map_or(Suspect::None, Suspect::This);

@@ -47,22 +47,22 @@ impl StartInputs<'_> {
         config: &Arc<Config>,
         session: &mut Session,
         state: &SessionState,
-        sink: &mut Publisher,
+        publisher: &mut Publisher,
         positions: &mut CheckpointStore,
     ) -> Result<(Checkpoint, Option<ResumeCheck>), Error> {
         *positions = transient_if_active(
-            keep_alive(config, session, CheckpointStore::open(config, sink)).await,
+            keep_alive(config, session, CheckpointStore::open(config, publisher)).await,
             state,
         )?;
         let confirmed = self.confirmed();
         let seen = transient_if_active(
-            keep_alive(config, session, positions.read_candidates(config, confirmed, sink)).await,
+            keep_alive(config, session, positions.read_candidates(config, confirmed, publisher)).await,
             state,
         )?;
         self.check_all(config, session, state, &seen).await?;
-        transient_if_active(keep_alive(config, session, sink.init_transactions()).await, state)?;
+        transient_if_active(keep_alive(config, session, publisher.init_transactions()).await, state)?;
         let stored = transient_if_active(
-            keep_alive(config, session, positions.read(config, confirmed, seen, sink)).await,
+            keep_alive(config, session, positions.read(config, confirmed, seen, publisher)).await,
             state,
         )?;
         let before = latest(state.checkpoint.as_ref(), stored);
@@ -72,7 +72,10 @@ impl StartInputs<'_> {
         }
         log_start(config, state, before.as_ref(), &resumption);
         let Resumption { checkpoint, check, .. } = resumption;
-        transient_if_active(keep_alive(config, session, positions.begin(&checkpoint, sink)).await, state)?;
+        transient_if_active(
+            keep_alive(config, session, positions.begin(&checkpoint, publisher)).await,
+            state,
+        )?;
         Ok((checkpoint, check))
     }
 

@@ -14,7 +14,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
     let alone = alone.map(|event| SentAlone {
         event: event.to_owned(),
         how_to_skip: [Step::new("count"), Step::new("leave it out")],
-        nothing_before: true,
+        all_before_durable: true,
     });
     let slot =
         SlotLeft { end: None, log_verified: true, terminated: false, lock: None, log_end: Lsn::INVALID };

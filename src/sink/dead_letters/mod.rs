@@ -132,7 +132,7 @@ impl<K: Sink> DeadLetters<K> {
         let (memory, commit_time) = (letter.size(), letter.commit_time);
         match self.parking.park(sequence, letter, &self.monitor) {
             Ok(()) => Ok(Sent::Held(InFlight { bytes: 0, memory, commit_time, target: NO_TARGET })),
-            Err(_) if self.parking.may_free_capacity() => Err(NotSent::Later),
+            Err(_) if self.parking.check_for_capacity() => Err(NotSent::Later),
             Err(too_many) => Err(NotSent::Impossible(Unsendable::new(
                 why.reason,
                 format!("{}; and {too_many}", why.what),
@@ -224,7 +224,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         let aggregate = event.row.field(Field::AggregateId);
         let Partial { final_lsn, changes } = event.place();
         let key = Key { final_lsn, change: changes };
-        if aggregate.is_none() && self.parking.is_already_parked(key) {
+        if aggregate.is_none() && self.parking.take_parked(key) {
             return Ok(Sent::Nothing);
         }
         if let Some(why) = self.parking.refused(event.place()) {
@@ -283,7 +283,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         let inside = LoopState { elsewhere, ..*state };
         let more = inner.after_dispatch(&inside, &mut |checkpoint| {
             note(checkpoint);
-            parking.add_to_checkpoint(checkpoint, *transactional);
+            parking.commit_retries_with(checkpoint, *transactional);
         })?;
         Ok(more || parking.has_durable(reading.received))
     }
@@ -330,7 +330,7 @@ impl<K: Sink> Sink for DeadLetters<K> {
         let mut add = |checkpoint: &mut Checkpoint| {
             note(checkpoint);
             // in exactly-once mode the last committed checkpoint stays, and this is not called
-            parking.add_to_checkpoint(checkpoint, false);
+            parking.commit_retries_with(checkpoint, false);
         };
         let (outcome, inner) = inner.close(outcome, progress, log_verified, &mut add).await;
         let refused = matches!(&outcome, Outcome::Refused(refusal) if Retries::is_retry(refusal.last));

@@ -105,8 +105,8 @@ impl Parking {
         self.parked.count().0 > 0 && self.parked.holds(aggregate.map(text).as_deref(), event)
     }
 
-    /// Whether the event without an aggregate is parked already.
-    pub(super) fn is_already_parked(&mut self, event: Key) -> bool {
+    /// Whether the event without an aggregate is parked already. It arrives again once, so it is forgotten then.
+    pub(super) fn take_parked(&mut self, event: Key) -> bool {
         self.without_aggregate.remove(&event)
     }
 
@@ -151,9 +151,9 @@ impl Parking {
         Ok(())
     }
 
-    /// Called when no more aggregates may be parked. True while rows with a decision may still free a place: then try
-    /// again.
-    pub(super) fn may_free_capacity(&mut self) -> bool {
+    /// Starts to look whether rows with a decision free a place, when no more aggregates may be parked. True while it looks: then
+    /// try again.
+    pub(super) fn check_for_capacity(&mut self) -> bool {
         if self.capacity == Capacity::Available {
             (self.capacity, self.fetch_at) = (Capacity::Checking, Instant::now());
         }
@@ -241,9 +241,9 @@ impl Parking {
         self.required_log_end
     }
 
-    /// Adds to a checkpoint what a session that resumes from it has to know of parked events. The table itself does not
-    /// change.
-    pub(super) fn add_to_checkpoint(&mut self, remembered: &mut Checkpoint, transactional: bool) {
+    /// Adds to a checkpoint what a session that resumes from it has to know of parked events. Retries that are committed with it are
+    /// committing from then on. The table itself does not change.
+    pub(super) fn commit_retries_with(&mut self, remembered: &mut Checkpoint, transactional: bool) {
         let position = remembered.position.flush;
         remembered.parked = self.required_log_end(position);
         remembered.retried = if transactional {

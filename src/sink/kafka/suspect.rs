@@ -35,7 +35,7 @@ pub struct SentAlone {
     /// How to go on without it.
     pub how_to_skip: [Step; 2],
     /// Whether everything before it is durable, so that the router can go on without it.
-    pub nothing_before: bool,
+    pub all_before_durable: bool,
 }
 
 /// Whether a record may be sent now.
@@ -44,7 +44,7 @@ pub(super) enum Admission {
     /// Like any other.
     WithOthers,
     /// With nothing else in flight.
-    Alone { nothing_before: bool },
+    Alone { all_before_durable: bool },
     /// Not now.
     Later,
 }
@@ -83,16 +83,16 @@ impl Isolation {
         if self.waits || (alone || self.alone.is_some()) && in_flight {
             return Admission::Later;
         }
-        if alone { Admission::Alone { nothing_before: settled } } else { Admission::WithOthers }
+        if alone { Admission::Alone { all_before_durable: settled } } else { Admission::WithOthers }
     }
 
     /// A record was sent as admitted.
     pub(super) fn sent(&mut self, admission: Admission, event: &Event<'_>, topic: &str) {
         self.alone = match admission {
-            Admission::Alone { nothing_before } => Some(SentAlone {
+            Admission::Alone { all_before_durable } => Some(SentAlone {
                 event: format!("{} to the topic {topic}", event.row.printable_id()),
                 how_to_skip: event.how_to_skip(),
-                nothing_before,
+                all_before_durable,
             }),
             _ => None,
         };
