@@ -140,9 +140,11 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
             Some(last) if injected.on_its_way || seen.standbys => {
                 let well = looks.iter().rev().find(|look| look.active).unwrap_or(last);
                 let in_flight = last.in_flight.max(well.in_flight);
+                // between two sessions it is well too, but acknowledges nothing
+                let acknowledged = seen.last_arrival(session.at).map_or(well.at, |last| last.min(well.at));
                 // what bears the mark of a reset ends at the position in Kafka, and is not counted here
                 match injected.asked.is_some() || seen.standbys {
-                    false => in_flight + seen.arrived_beyond(well.at.checked_sub(late), to).min(beyond),
+                    false => in_flight + seen.arrived_beyond(acknowledged.checked_sub(late), to).min(beyond),
                     true => {
                         let age = seen.position_age(well.at).unwrap_or(Duration::MAX).min(OLDEST);
                         in_flight + seen.arrived_beyond(well.at.checked_sub(age + late), to)
@@ -158,6 +160,11 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
 impl<'a> Seen<'a> {
     fn looks_before(self, moment: Instant) -> &'a [Look] {
         self.looks.get(..self.looks.partition_point(|look| look.at < moment)).unwrap_or_default()
+    }
+
+    fn last_arrival(self, before: Instant) -> Option<Instant> {
+        let known = self.arrivals.partition_point(|first| first.at < before);
+        self.arrivals.get(..known)?.last().map(|first| first.at)
     }
 
     /// How long before a moment the position was made that was last in Kafka at that moment.
@@ -359,6 +366,17 @@ mod tests {
         assert_eq!(world.lived(&[1001], false), (10, 0));
     }
 
+    /// A session ended after 845 because Kafka refused a batch, and the next one begins at 1001. Meanwhile the router is well.
+    #[test]
+    fn what_arrived_last_before_a_slow_restart_may_come_again() {
+        let mut world = world();
+        world.arrivals.truncate(85);
+        for look in &mut world.looks {
+            look.flushed = look.flushed.min(Some(Lsn(700)));
+        }
+        assert_eq!(world.lived(&[1001], true), (3 + 11, 1));
+    }
+
     #[test]
     fn a_standby_may_repeat_what_came_after_the_last_position() {
         let world = World { standbys: true, ..world() };
@@ -382,7 +400,7 @@ mod tests {
         for look in &mut world.looks {
             look.flushed = look.flushed.min(Some(Lsn(400)));
         }
-        assert_eq!(world.lived(&[1001], true), (3 + 20, 1));
+        assert_eq!(world.lived(&[1001], true), (3 + 21, 1));
         // but for what must not be on its way at all
         assert_eq!(world.lived(&[1001], false), (60, 0));
         for look in world.looks.iter_mut().skip(13) {
