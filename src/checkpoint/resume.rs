@@ -187,8 +187,11 @@ fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict
 /// The warning for a start that takes the slot's position although the slot is not known to be new: what it means, and what to
 /// do.
 pub(super) fn unknown_slot(found: &StartFacts<'_>) -> Option<(String, String)> {
-    let (why, remedy) = not_known_to_be_new(found, found.record?)?;
+    let record = found.record?;
     let StartFacts { router, slot, confirmed, .. } = *found;
+    let Some((why, remedy)) = not_known_to_be_new(found, record) else {
+        return beside_other_slots(found, record);
+    };
     Some((
         format!(
             "no checkpoint is stored for the router {router}, and the slot {slot} is not known to be new: {why}. The router starts at \
@@ -198,6 +201,29 @@ pub(super) fn unknown_slot(found: &StartFacts<'_>) -> Option<(String, String)> {
         format!(
             "{remedy}. Nothing is wrong if the slot was taken over from Debezium, or was created by hand"
         ),
+    ))
+}
+
+/// The warning for a new slot if the router may have read another one before, under the name that followed from that slot.
+fn beside_other_slots(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(String, String)> {
+    let others: Vec<String> = record
+        .others
+        .iter()
+        .filter(|(_, router)| !found.router.starts_with(&format!("{router}/")))
+        .map(|(slot, router)| format!("{slot} (read by {router})"))
+        .collect();
+    if others.is_empty() {
+        return None;
+    }
+    Some((
+        format!(
+            "the router {} starts with the new slot {}, and this database has slots that routers have read: {}. If `[postgres] slot` was \
+             changed, the events that only the former slot has are not sent",
+            found.router,
+            found.slot,
+            others.join(", ")
+        ),
+        "If it was changed, set the former name again. Nothing is wrong if these slots belong to other routers".to_owned(),
     ))
 }
 

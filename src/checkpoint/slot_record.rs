@@ -10,6 +10,8 @@ pub struct SlotRecord {
     pub created_at: Option<Lsn>,
     /// The router that last began to read it.
     pub router: Option<String>,
+    /// Other slots of this database that routers have read, each with its router. Those of a router's shards are left out.
+    pub others: Vec<(String, String)>,
     /// Whether the role may read and write the table.
     pub usable: bool,
     /// The role.

@@ -2,7 +2,7 @@
 
 use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::session::Session;
+use pg_logical::session::{Row, Session};
 
 use crate::checkpoint::SlotRecord;
 
@@ -19,7 +19,10 @@ pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, Query
     }
     let rows = session.query(&select(slot)).await?;
     let value = |index| rows.first().and_then(|row| row.get(index));
+    let others = session.query(&select_others(slot)).await?;
+    let text = |row: &Row, index| row.get(index).map(str::to_owned);
     Ok(SlotRecord {
+        others: others.iter().filter_map(|row| text(row, 0).zip(text(row, 1))).collect(),
         created_at: value(0).and_then(|lsn| lsn.parse().ok()),
         router: value(1).map(str::to_owned),
         ..known
@@ -62,6 +65,15 @@ const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
 
 fn select(slot: &str) -> String {
     format!("{LOCK_TIMEOUT}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
+}
+
+/// Slots that still exist.
+fn select_others(slot: &str) -> String {
+    format!(
+        "{LOCK_TIMEOUT}; SELECT r.slot, r.router FROM {TABLE} r JOIN pg_catalog.pg_replication_slots s ON s.slot_name = r.slot \
+         WHERE s.database = pg_catalog.current_database() AND r.slot <> {} AND r.router NOT LIKE '%/%' ORDER BY 1",
+        literal(slot)
+    )
 }
 
 /// The commit does not wait for synchronous standbys: the router may have events to deliver even without them.

@@ -135,6 +135,23 @@ async fn a_slot_that_is_not_known_to_be_new_is_read_with_a_warning() {
     assert!(!log.contains(words), "{log}");
 }
 
+/// Unless it is set, the router's name follows the slot's, and so the checkpoint of the former slot is not found.
+#[tokio::test]
+async fn a_new_slot_beside_one_that_was_read_is_warned_about() {
+    let setup = Setup::new().await;
+    let Setup { outbox, settings, .. } = &setup;
+    outbox.insert_numbers("order", "a", 4..5).await;
+    let other = settings.clone().set("postgres.slot", format!("{}_other", outbox.name));
+    succeeded(other.run_async(&["init"]).await, &[]);
+    let expected = format!("{} (read by {0}.{0})", outbox.name);
+    let found = position_finding(&other).await;
+    assert!(found.level == "warning" && found.what.contains(&expected), "{found:?}");
+    let router = Router::active(&other).await;
+    assert!(router.log().contains(&expected), "{}", router.log());
+    router.stop().await;
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{}_other')", outbox.name)).await;
+}
+
 #[tokio::test]
 async fn a_new_slot_is_read_without_a_warning() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());

@@ -67,6 +67,7 @@ const PROOFS: &[(Code, Proof)] = &[
             "situation_slot_dropped_without_a_bookmark",
             "situation_slot_dropped_under_the_routers_role",
             "situation_slot_dropped_beside_a_table_without_created_at",
+            "situation_slot_dropped_beside_referenced_rows",
             "slot_dropped_is_replaced_as_printed_without_a_hole",
         ]),
     ),
@@ -107,6 +108,8 @@ const PROOFS: &[(Code, Proof)] = &[
         Code::AlteredWhileAway,
         Typed(&[
             "situation_publication_created_again_while_the_router_was_away",
+            "situation_publication_created_again_beside_an_open_transaction",
+            "situation_publication_created_again_for_referenced_rows",
             "recovery_steps_send_events_after_publication_is_created_again_unseen",
         ]),
     ),
@@ -123,7 +126,11 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::DeadLettersLost, Decides("the application's data has to be looked at")),
     (
         Code::PublicationMissing,
-        Typed(&["situation_publication_dropped", "situation_publication_dropped_under_the_routers_role"]),
+        Typed(&[
+            "situation_publication_dropped",
+            "situation_publication_dropped_under_the_routers_role",
+            "situation_publication_dropped_without_checkpoints",
+        ]),
     ),
     (
         Code::PublicationWithoutTable,

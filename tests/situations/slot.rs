@@ -13,7 +13,7 @@ async fn situation_slot_never_created() {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
     let mut scene = Scene::of(outbox);
-    scene.refused(Code::SlotMissing, 3, "If this router never had a slot", Arrive::Once).await;
+    scene.refused(Code::SlotMissing, 3, "If this router never had a slot of this name", Arrive::Once).await;
 }
 
 #[tokio::test]
@@ -56,6 +56,22 @@ async fn situation_slot_dropped_under_the_routers_role() {
     let ended = Router::start(&scene.settings).exits(3).await;
     let way = "If it was dropped, and there is no bookmark";
     scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+}
+
+/// Other rows reference those that are inserted again.
+#[tokio::test]
+async fn situation_slot_dropped_beside_referenced_rows() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql(DROP).await;
+    scene.writes(3).await;
+    scene
+        .sql("CREATE TABLE noted (id uuid REFERENCES outbox (id)); INSERT INTO noted SELECT id FROM outbox")
+        .await;
+    let ended = Router::start(&scene.settings).exits(3).await;
+    let way = "If it was dropped, and there is no bookmark";
+    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+    scene.sql("SELECT 1 / (count(*) = 5)::int FROM noted").await;
 }
 
 /// The events have no time by which the saved rows could be sorted.

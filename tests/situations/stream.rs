@@ -2,6 +2,7 @@
 
 use super::{Arrive, Code, Scene};
 use crate::contracts::contracts;
+use crate::support::eventually::eventually;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
 use crate::support::router::Router;
 use crate::support::shared;
@@ -108,6 +109,59 @@ async fn situation_publication_created_again_while_the_router_was_away() {
     scene.writes(3).await;
     scene.sql(PUBLICATION).await;
     scene.refused(Code::AlteredWhileAway, 3, "", Arrive::Once).await;
+}
+
+/// One row was written before the table was published again, and is committed once somebody waits for it.
+#[tokio::test]
+async fn situation_publication_created_again_beside_an_open_transaction() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("DROP PUBLICATION outbox_router").await;
+    let open = scene.outbox.client().await;
+    let insert =
+        "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'b', '{\"n\": 2}')";
+    open.batch_execute(&format!("BEGIN; {insert}")).await.unwrap();
+    scene.written = 3;
+    scene.writes(2).await;
+    scene.sql(PUBLICATION).await;
+    let watcher = scene.outbox.client().await;
+    let commits = async {
+        let waits =
+            "SELECT FROM pg_locks WHERE relation = 'outbox'::regclass AND mode = 'ShareLock' AND NOT granted";
+        eventually("somebody waits for the transaction", async || {
+            watcher.query(waits, &[]).await.unwrap().pop()
+        })
+        .await;
+        open.batch_execute("COMMIT").await.unwrap();
+    };
+    tokio::join!(scene.refused(Code::AlteredWhileAway, 3, "", Arrive::Once), commits);
+}
+
+/// Other rows reference those that are inserted again.
+#[tokio::test]
+async fn situation_publication_created_again_for_referenced_rows() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("DROP PUBLICATION outbox_router").await;
+    scene.writes(3).await;
+    scene
+        .sql("CREATE TABLE noted (id uuid REFERENCES outbox (id)); INSERT INTO noted SELECT id FROM outbox")
+        .await;
+    scene.sql(PUBLICATION).await;
+    scene.refused(Code::AlteredWhileAway, 3, "", Arrive::Once).await;
+    scene.sql("SELECT 1 / (count(*) = 5)::int FROM noted").await;
+}
+
+/// Without checkpoints, the next start would find nothing altered.
+#[tokio::test]
+async fn situation_publication_dropped_without_checkpoints() {
+    let mut scene = Scene::new().await;
+    scene.settings = scene.settings.clone().set("delivery.positions_topic", "");
+    scene.delivered(2).await;
+    scene.sql("DROP PUBLICATION outbox_router").await;
+    scene.writes(3).await;
+    let ended = Router::start(&scene.settings).exits(1).await;
+    scene.ended(&ended, Code::PublicationMissing, "", Arrive::AtLeastOnce, &[]).await;
 }
 
 #[tokio::test]

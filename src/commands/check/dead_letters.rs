@@ -5,10 +5,11 @@ use pg_logical::session::{Row, Session};
 
 use super::finding::Findings;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Effect, Error, ErrorCode};
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::{
-    READABLE, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked, table_remedy,
+    PARKED_ARE_GONE, READABLE, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked,
+    table_remedy,
 };
 
 /// How many other routers are listed by name.
@@ -26,12 +27,12 @@ pub(super) async fn check(
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
     if session.query_one(there).await?.as_deref() != Some("t") {
-        findings.error(
-            "dead_letters",
+        let missing = Error::refused(
             ErrorCode::DeadLetterTable,
             format!("there is no table {TABLE} to park events in"),
             table_remedy(&config.postgres.conninfo),
         );
+        findings.failure("dead_letters", missing.meaning(Effect::Lost, PARKED_ARE_GONE), "");
         return Ok(());
     }
     let lacks = REQUIRED_PRIVILEGES.map(|privilege| {

@@ -45,7 +45,7 @@ pub struct Catalog {
     pub tables: Vec<Option<Table>>,
     /// What is known of their names, also if only the slot was queried.
     pub named: Vec<Named>,
-    /// Whether the session's role is a superuser, which may create and grant everything.
+    /// Whether the session has the router's own role, and that is a superuser, which may create and grant everything.
     pub superuser: bool,
 }
 
@@ -178,13 +178,14 @@ fn query(postgres: &Postgres, outbox: &Outbox, tables: bool, version: u32) -> St
         false => (String::new(), ""),
     };
     format!(
-        "SELECT pg_catalog.pg_is_in_recovery(), (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user), \
+        "SELECT pg_catalog.pg_is_in_recovery(), (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user AND r.rolname = {user}), \
          {slot}, {publication}, {named}{table} FROM (VALUES {names}) AS o(number, schema, name) \
          LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot_name} \
          LEFT JOIN pg_catalog.pg_publication p ON p.pubname = {publication_name} {joined} ORDER BY o.number",
         slot = slot::columns(version),
         publication = publication::columns(&outbox.tables, version),
         named = Named::columns(outbox.columns.created_at.as_deref()),
+        user = literal(&postgres.conninfo.user),
         names = names.join(", "),
         slot_name = literal(&postgres.slot),
         publication_name = literal(&postgres.publication),

@@ -101,8 +101,10 @@ pub fn in_commit_order(
             format!(", format('outbox-router slot advance --to %s{shard}', min(upto)) AS command"),
         ),
         Until::Slot(slot) => (
+            // fails as long as the slot is not complete
             format!(
-                "SELECT confirmed_flush_lsn AS upto FROM pg_replication_slots WHERE slot_name = {}",
+                "SELECT max(confirmed_flush_lsn) AS upto FROM pg_replication_slots WHERE slot_name = {} \
+                 HAVING 1 / count(confirmed_flush_lsn) = 1",
                 literal(slot)
             ),
             String::new(),
@@ -147,11 +149,13 @@ fn may_be_of(table: &TableName) -> String {
     )
 }
 
-/// An expression that turns the line of a row into statements which insert it again, instead of the row that is still there.
+/// An expression that turns the line of a row into a statement which inserts it again, instead of the row that is still there. One
+/// statement, so that rows which reference it are not checked in between.
 /// Numbers are quoted, because NaN and Infinity are no literals otherwise.
 fn insert_again(table: &TableName, id: &str) -> String {
     format!(
-        "(SELECT format('DELETE FROM %1$s WHERE %2$s = %3$s; INSERT INTO %1$s (%4$s) OVERRIDING SYSTEM VALUE VALUES (%5$s)', \
+        "(SELECT format('WITH gone AS (DELETE FROM %1$s WHERE %2$s = %3$s RETURNING 1) INSERT INTO %1$s (%4$s) OVERRIDING SYSTEM VALUE \
+         SELECT %5$s FROM (SELECT count(*) FROM gone) AS once', \
          {}, {id}, coalesce(min(field[3]) FILTER (WHERE field[1] = {id}), 'NULL'), string_agg(field[1], ', '), \
          string_agg(regexp_replace(field[3], '^[-0-9NI].*', '''\\&'''), ', ')) FROM regexp_matches(substr(data, strpos(data, ': INSERT:') + 9), {}, 'g') AS field \
          WHERE field[1] NOT IN (SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = {}::regclass AND attgenerated <> ''))",
@@ -189,13 +193,14 @@ pub fn from_table(source: OutboxSource<'_>, named: &[Named], catalog_xmin: Optio
         show.push(format!("SELECT * FROM {stored}{order}"));
         // generated columns take no values
         send.push(format!(
-            "DELETE FROM {table} WHERE {id} IN (SELECT {id} FROM {stored}); \
-             EXECUTE (SELECT format('INSERT INTO %1$s (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %3$s%4$s', {}, \
-             string_agg(quote_ident(attname), ', '), {}, {}) FROM pg_attribute WHERE attrelid = {}::regclass AND attnum > 0 \
+            "EXECUTE (SELECT format('WITH gone AS (DELETE FROM %1$s WHERE %5$s IN (SELECT %5$s FROM %3$s) RETURNING 1) \
+             INSERT INTO %1$s (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %3$s, (SELECT count(*) FROM gone) AS once%4$s', {}, \
+             string_agg(quote_ident(attname), ', '), {}, {}, {}) FROM pg_attribute WHERE attrelid = {}::regclass AND attnum > 0 \
              AND NOT attisdropped AND attgenerated = ''); DROP TABLE {stored}",
             literal(&table),
             literal(&stored),
             literal(&order),
+            literal(&id),
             literal(&table),
         ));
     }
@@ -226,7 +231,8 @@ pub fn send_from_table(
     Some(vec![
         save.sql(store),
         Step::new(format!(
-            "{}Look at the saved rows, and delete those that are in Kafka already from this table, not from the outbox",
+            "{}Look at the saved rows, and delete those that are in Kafka already from this table, not from the outbox. If CREATE TABLE failed at \
+             the first attempt because the table exists, these are rows of an earlier time: finish with them, and begin again",
             of_which_shards(source)
         ))
         .sql(show),

@@ -26,15 +26,20 @@ pub(super) fn resume_after_alteration(catalog: &Catalog, source: OutboxSource<'_
 pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, position: Lsn) -> Remedy {
     let Recovery { store, show, send } =
         recovery_sql::in_commit_order(source, &catalog.tables, position, Until::Now);
+    let mut save = Step::new(format!(
+        "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
+         committed after {position}, in commit order and with rows deleted since. LOCK TABLE waits for transactions that have written to \
+         the table, and writers wait for it. The result has the number of rows, and a `slot advance` command for step 3",
+        why_altered(&catalog.tables)
+    ))
+    .typing(catalog.init(source));
+    if !source.outbox.tables.is_empty() {
+        // a row that was written before the table was published, and is committed only after the rows were saved, would be in neither
+        let tables: Vec<String> = source.outbox.tables.iter().map(TableName::in_sql).collect();
+        save = save.sql(format!("BEGIN; LOCK TABLE {} IN SHARE MODE; COMMIT", tables.join(", ")));
+    }
     Remedy::steps([
-        Step::new(format!(
-            "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
-             committed after {position}, in commit order and with rows deleted since. The result has the number of rows, and a \
-             `slot advance` command for step 3",
-            why_altered(&catalog.tables)
-        ))
-        .typing(catalog.init(source))
-        .sql(store),
+        save.sql(store),
         Step::new(format!(
             "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
              a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}",

@@ -229,7 +229,13 @@ fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
             .typing(catalog.init(source)),
         ]
     });
-    let create = Step::new("Create it").typing(catalog.init(source));
+    let look = Step::new(
+        "Look whether the router had a slot of another name, which still has its events: then set that as `[postgres] slot` again",
+    )
+    .sql(
+        "SELECT slot_name, active, confirmed_flush_lsn FROM pg_replication_slots WHERE plugin = 'pgoutput' AND database = current_database()",
+    );
+    let create = Step::new("Otherwise create it").typing(catalog.init(source));
     let shard = shards::argument(source.shard);
     let go_back = [
         Step::new("List the bookmarks").typing(format!("outbox-router slot list{shard}")),
@@ -239,7 +245,7 @@ fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
         .typing(format!("outbox-router slot reset --to NAME{shard}")),
     ];
     Remedy::default()
-        .or("If this router never had a slot", [create])
+        .or("If this router never had a slot of this name", [look, create])
         .or("If it was dropped, or did not survive a failover, and there is a bookmark", go_back)
         .or("If it was dropped, and there is no bookmark", steps)
 }

@@ -26,6 +26,10 @@ pub const READABLE: &str = "SELECT readable FROM (SELECT c.oid, pg_catalog.has_s
      WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters') d \
      WHERE readable OR pg_catalog.pg_relation_size(oid) > 0";
 
+/// What it means for events if it does not exist.
+pub const PARKED_ARE_GONE: &str = "those that were parked in it, if there were any: their rows are in the outbox table unless they were \
+     deleted; insert them again. All others wait in the log";
+
 /// What to do if it is missing or may not be written.
 pub fn table_remedy(router: &ConnInfo) -> Remedy {
     administrator::init_step("Create the table and grant the router what it needs", router)

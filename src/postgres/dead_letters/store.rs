@@ -16,11 +16,11 @@ use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::sql::{self, Waiting, table_remedy};
+use super::sql::{self, PARKED_ARE_GONE, Waiting, table_remedy};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Effect, Error, ErrorCode, Peer};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
 use crate::unsendable::Reason;
@@ -152,7 +152,7 @@ impl DeadLetterStore {
         worker.refused = None;
         let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
             true => lock_lost(),
-            false => error.or_remedy(table_remedy(&postgres.conninfo)).with_code(ErrorCode::DeadLetterTable),
+            false => refused(error, postgres),
         })?;
         let (commands, received_commands) = unbounded_channel();
         let task = AbortOnDropHandle::new(tokio::spawn(worker.run(received_commands, reports)));
@@ -427,6 +427,12 @@ impl Worker {
         // without those of the lock and of the guard
         Ok(rows.into_iter().skip(2).collect())
     }
+}
+
+fn refused(error: QueryError, postgres: &Postgres) -> Error {
+    let is_gone = error.code().is_some_and(|code| matches!(code.code(), "42P01" | "3F000"));
+    let refused = error.or_remedy(table_remedy(&postgres.conninfo)).with_code(ErrorCode::DeadLetterTable);
+    if is_gone { refused.meaning(Effect::Lost, PARKED_ARE_GONE) } else { refused }
 }
 
 fn lock_is_gone(error: &QueryError) -> bool {
