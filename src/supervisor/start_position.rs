@@ -59,12 +59,14 @@ impl StartInputs<'_> {
             keep_alive(config, session, positions.read_candidates(config, confirmed, publisher)).await,
             state,
         )?;
+        still_holds_the_lock(session).await?;
         self.check_all(config, session, state, &seen).await?;
         transient_if_active(keep_alive(config, session, publisher.init_transactions()).await, state)?;
         let stored = transient_if_active(
             keep_alive(config, session, positions.read(config, confirmed, seen, publisher)).await,
             state,
         )?;
+        still_holds_the_lock(session).await?;
         let before = latest(state.checkpoint.as_ref(), stored);
         let resumption = self.resume(config, session, state, before.as_ref()).await?;
         if let Some(before) = &before {
@@ -160,6 +162,14 @@ fn log_start(config: &Config, state: &SessionState, before: Option<&Checkpoint>,
             "the position was reset: events are sent again with the replay header"
         );
     }
+}
+
+/// A process that was suspended may have lost the lock with its session, and have read what the next router has written since. Against
+/// what it knows of the server that looks like another log, and the epoch after that one would make starts prefer this process's
+/// checkpoint. So every read of the checkpoint is followed by this.
+async fn still_holds_the_lock(session: &mut Session) -> Result<(), Error> {
+    session.query("SELECT 1").await?;
+    Ok(())
 }
 
 /// If this router has slots for another number of shards, only a router that has delivered before may go on, unless a handover

@@ -8,6 +8,7 @@ use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
+use crate::support::signal::Signal;
 
 /// Number of records that a starting router reads from the end of the topic before it reads the whole topic.
 const TAIL: usize = 1_000;
@@ -42,6 +43,39 @@ async fn checkpoints_of_a_session_that_starts_late_do_not_count() {
     kafka.write(&topic, &outbox.name, Some(&first.to_string())).await;
     starts_and_sends(&outbox, &kafka, &settings, &[1, 2, 3, 4, 5]).await;
     kafka.delete_topic(&topic).await;
+}
+
+/// The router is frozen while it holds the lock, and loses it. It reads what the next router has written since, and must not write
+/// the epoch after that one.
+#[tokio::test]
+async fn checkpoints_of_a_router_that_loses_its_lock_while_it_starts_do_not_count() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    outbox.released().await;
+
+    let mut frozen = Router::start(&settings);
+    let holder = outbox.locked_by_other_than(0).await;
+    frozen.signal(Signal::Stop);
+    outbox.execute(&format!("SELECT pg_terminate_backend({holder}, 60000)")).await;
+    let other = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 4..6).await;
+    outbox.all_confirmed().await;
+    frozen.signal(Signal::Continue);
+    frozen.logs("waiting for the slot").await;
+    outbox.insert_numbers("order", "a", 6..8).await;
+    outbox.all_confirmed().await;
+    other.stop().await;
+    frozen.shows("it takes over", |status| (status["state"] == "active").then_some(())).await;
+    outbox.insert_numbers("order", "a", 8..9).await;
+    outbox.all_confirmed().await;
+    frozen.stop().await;
+    let records = kafka.committed(&outbox.name).await.unwrap();
+    let numbers: Vec<u64> = records.iter().map(|record| record.number()).collect();
+    assert_eq!(numbers, (1..9).collect::<Vec<_>>());
 }
 
 #[tokio::test]
