@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ use super::raw::{RawConfig, TABLE, TABLES};
 use super::source::{Problems, SEARCH_PATH, Sources};
 use crate::error::{Error, ErrorCode};
 use pg_logical::conninfo::nearest;
+
+/// The largest file that is read.
+const MAX_BYTES: u64 = 10 << 20;
 
 /// A configuration and where it came from.
 #[derive(Debug, Clone)]
@@ -90,12 +93,22 @@ pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<Cont
 
 fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     match path {
-        Some(path) => match fs::read_to_string(path) {
+        Some(path) => match read(path) {
             Ok(text) => Ok(Some((path.to_owned(), text))),
             Err(error) => Err(unreadable(path, &error)),
         },
         None => search(SEARCH_PATH.map(Path::new)),
     }
+}
+
+/// Reads a file, unless it is far too large, as a device may be.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = fs::File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
 }
 
 /// As [`load`], from the text of a file.
@@ -243,7 +256,7 @@ fn remove_in_array(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<S
 
 fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<(PathBuf, String)>, Error> {
     for path in candidates {
-        match fs::read_to_string(path) {
+        match read(path) {
             Ok(text) => return Ok(Some((path.to_owned(), text))),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(unreadable(path, &error)),
@@ -260,6 +273,9 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
             "Let the user that runs the router read it, for example by its group and mode 0640".to_owned(),
         ),
         io::ErrorKind::InvalidData => ("it is not UTF-8 text", "Save it as UTF-8".to_owned()),
+        io::ErrorKind::FileTooLarge => {
+            ("it is larger than 10 MiB", "Name the configuration file with -c".to_owned())
+        }
         io::ErrorKind::IsADirectory => ("it is a directory", "Name the file in it with -c".to_owned()),
         _ => ("the system refuses", format!("The system reports: {error}")),
     };

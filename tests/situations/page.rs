@@ -47,6 +47,12 @@ fn without_numbers(message: &str) -> String {
         });
         text = distances.collect::<String>() + last;
     }
+    // "transaction is 827, committed 2026-11-26T14:49:53.261Z at LSN"
+    if let Some((before, rest)) = text.split_once("transaction is ")
+        && let Some((_, after)) = rest.split_once("Z at LSN")
+    {
+        text = format!("{before}transaction is XID, committed TIME at LSN{after}");
+    }
     text
 }
 
@@ -111,7 +117,7 @@ const INTRODUCTION: &str = "\
 
 A refusal shows a code, what was found, what it means for events, and numbered steps. If there are several ways out, each says when it
 applies. Run the router's commands in a shell and the statements in psql, exactly as printed. To run a step again is harmless; if a
-*first* attempt fails, stop. `NAME`, `HOST`, `LSN`, `SIZE`, `NUMBER` and `XID` stand for what a message
+*first* attempt fails, stop. `NAME`, `HOST`, `LSN`, `SIZE`, `NUMBER`, `TIME` and `XID` stand for what a message
 fills in.
 
 - On standard error the refusal is the last thing that a process prints. With `--log-format json` it is one line with the fields `code`,
@@ -215,6 +221,10 @@ fn situations_are_shown_without_numbers() {
         ("x unsent_NAME_0_1a2b\" y", "x unsent_NAME_NUMBER\" y"),
         ("age(xmin) <= age('754'::xid)", "age(xmin) <= age('XID'::xid)"),
         ("at LSN, 2.0 KiB before that. The", "at LSN, SIZE before that. The"),
+        (
+            "the last transaction is 827, committed 2026-01-02T03:04:05.678Z at LSN, but",
+            "the last transaction is XID, committed TIME at LSN, but",
+        ),
     ] {
         assert_eq!(without_numbers(message), shown);
     }

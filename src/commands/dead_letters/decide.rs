@@ -84,7 +84,7 @@ pub(super) async fn decide(
         Decision::Discard => format!("{events} will be discarded."),
     };
     terminal::print(&format!(
-        "{what} The running router does this within a second; `list` shows the events that are left.\n"
+        "{what} A running router does this within a second, otherwise the next start does; `list` shows the events that are left.\n"
     ))
 }
 

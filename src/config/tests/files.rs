@@ -59,6 +59,7 @@ fn messages_for_files_that_cannot_be_read() {
         (missing.as_path(), "it does not exist", "Name an existing file with -c"),
         (binary.as_path(), "it is not UTF-8 text", "Save it as UTF-8"),
         (directory.path(), "it is a directory", "Name the file in it with -c"),
+        (Path::new("/dev/zero"), "it is larger than 10 MiB", "Name the configuration file with -c"),
     ] {
         let error = error(path);
         let begins = format!("OBR-2002: Cannot read the configuration file {}: {what}. ", path.display());

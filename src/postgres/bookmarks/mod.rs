@@ -143,7 +143,7 @@ pub async fn drop_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
 }
 
 /// What to do if the role may not work with slots.
-pub const REPLICATION: &str = "The role needs the attribute REPLICATION, and a slot must not be in use: `outbox-router check` looks at both";
+pub const REPLICATION: &str = "The role needs the attribute REPLICATION, and a slot must be complete and not in use: `outbox-router check` looks at these";
 
 /// The bookmark of this name, or the last one made by this time of day, or date and time, in UTC.
 pub fn find<'a>(bookmarks: &'a [Bookmark], text: &str, now: OffsetDateTime) -> Option<&'a Bookmark> {
