@@ -23,8 +23,8 @@ pub fn init_command(router: &ConnInfo) -> String {
     )
 }
 
-/// The same as a step. `why` says what it is for.
-pub fn init_step(why: &str, router: &ConnInfo) -> Remedy {
+/// The remedy with this command as its only step. `why` says what it is for.
+pub fn init_remedy(why: &str, router: &ConnInfo) -> Remedy {
     Remedy::steps([Step::new(format!("{why}, as an administrator, whose name stands for ADMINISTRATOR"))
         .typing(init_command(router))])
 }

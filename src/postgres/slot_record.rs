@@ -18,13 +18,15 @@ pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, Query
         return Ok(known);
     }
     let rows = session.query(&select(slot)).await?;
-    let value = |index| rows.first().and_then(|row| row.get(index));
-    let others = session.query(&select_others(slot)).await?;
+    let (ours, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.get(0) == Some(slot));
     let text = |row: &Row, index| row.get(index).map(str::to_owned);
+    let mut others: Vec<_> = others.into_iter().filter_map(|row| text(row, 0).zip(text(row, 1))).collect();
+    others.sort();
+    let ours = ours.first();
     Ok(SlotRecord {
-        others: others.iter().filter_map(|row| text(row, 0).zip(text(row, 1))).collect(),
-        created_at: value(0).and_then(|lsn| lsn.parse().ok()),
-        router: value(1).map(str::to_owned),
+        router: ours.and_then(|row| text(row, 1)),
+        created_at: ours.and_then(|row| row.get(2)?.parse().ok()),
+        others,
         ..known
     })
 }
@@ -63,15 +65,12 @@ async fn access(session: &mut Session) -> Result<SlotRecord, QueryError> {
 /// A locked table leads to an error with a reason instead of a silent wait.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
 
+/// The slot's row, and those of other slots that still exist. The name of a shard's router has a slash.
 fn select(slot: &str) -> String {
-    format!("{LOCK_TIMEOUT}; SELECT created_at, router FROM {TABLE} WHERE slot = {}", literal(slot))
-}
-
-/// Slots that still exist.
-fn select_others(slot: &str) -> String {
     format!(
-        "{LOCK_TIMEOUT}; SELECT r.slot, r.router FROM {TABLE} r JOIN pg_catalog.pg_replication_slots s ON s.slot_name = r.slot \
-         WHERE s.database = pg_catalog.current_database() AND r.slot <> {} AND r.router NOT LIKE '%/%' ORDER BY 1",
+        "{LOCK_TIMEOUT}; SELECT r.slot, r.router, r.created_at FROM {TABLE} r WHERE r.router NOT LIKE '%/%' \
+         AND EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot \
+         AND s.database = pg_catalog.current_database()) OR r.slot = {}",
         literal(slot)
     )
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use super::typist::Typist;
-use super::{Code, Scene, page};
+use super::{Code, Scene};
 use crate::commands::check::Found;
 use crate::contracts::contracts;
 use crate::support::place::{Ran, succeeded};
@@ -34,8 +34,7 @@ async fn situation_address_of_something_else_than_postgres() {
     });
     let settings = scene.settings.clone().reached_at(&scene.outbox, &address);
     let ended = Router::start(&settings).exits(1).await;
-    assert_eq!(ended.code(), Code::PostgresUnusable.to_string());
-    page::keep(ended.message(), &[(&address, "HOST"), (&scene.outbox.name, "NAME")]);
+    scene.keeps_masking(&ended, Code::PostgresUnusable, &[(&address, "HOST")]);
     answers.join().unwrap();
 }
 
@@ -46,8 +45,7 @@ async fn situation_postgres_unreachable() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let settings = scene.settings.clone().reached_at(&scene.outbox, &address);
     let ended = Ended::of(settings.run_async(&["init"]).await);
-    assert_eq!(ended.code(), Code::PostgresUnreachable.to_string());
-    page::keep(ended.message(), &[(&address, "HOST"), (&scene.outbox.name, "NAME")]);
+    scene.keeps_masking(&ended, Code::PostgresUnreachable, &[(&address, "HOST")]);
 }
 
 /// The command in the refusal is typed by an administrator.
@@ -80,8 +78,7 @@ async fn situation_contracts_with_an_error() {
     std::fs::write(folder.path().join("placed.json"), "{\"type\": 1}").unwrap();
     let settings = scene.settings.clone().set("contracts.directory", folder.path().to_str().unwrap());
     let ended = Router::start(&settings).ended().await;
-    assert_eq!(ended.code(), Code::Contracts.to_string());
-    page::keep(ended.message(), &[(folder.path().to_str().unwrap(), "DIRECTORY")]);
+    scene.keeps_masking(&ended, Code::Contracts, &[(folder.path().to_str().unwrap(), "DIRECTORY")]);
 }
 
 #[tokio::test]
@@ -151,8 +148,7 @@ async fn situation_brokers_unreachable() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let settings = scene.settings.clone().set("kafka.'bootstrap.servers'", address.as_str());
     let ended = Ended::of(settings.run_async(&["slot", "advance", "--to", "FFFF/0", "--yes"]).await);
-    assert_eq!(ended.code(), Code::KafkaUnreachable.to_string());
-    page::keep(ended.message(), &[(&address, "HOST"), (&scene.outbox.name, "NAME")]);
+    scene.keeps_masking(&ended, Code::KafkaUnreachable, &[(&address, "HOST")]);
 }
 
 /// The message of the refused command becomes that of a router, so that it can be read like one.

@@ -281,9 +281,14 @@ impl Scene {
     }
 
     fn keeps(&self, ended: &Ended, code: Code) {
+        self.keeps_masking(ended, code, &[]);
+    }
+
+    /// The same with further texts that differ from run to run, and their replacements.
+    fn keeps_masking(&self, ended: &Ended, code: Code, further: &[(&str, &str)]) {
         assert_eq!(ended.code(), code.to_string(), "{}", ended.log);
         let known = [(self.outbox.address(), "HOST"), (self.outbox.name.as_str(), "NAME")];
-        page::keep(ended.message(), &known);
+        page::keep(ended.message(), &[further, &known].concat());
     }
 
     /// Waits until everything has arrived that is to arrive.

@@ -28,6 +28,13 @@ async fn situation_slot_dropped_with_a_bookmark() {
     scene.refused(Code::SlotMissing, 3, way, Arrive::AtLeastOnce).await;
 }
 
+/// Types the steps for a slot that was dropped, and has no bookmark.
+async fn sent_from_the_table(scene: &mut Scene) {
+    let ended = Router::start(&scene.settings).exits(3).await;
+    let way = "If it was dropped, and there is no bookmark";
+    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+}
+
 #[tokio::test]
 async fn situation_slot_dropped_without_a_bookmark() {
     let mut scene = Scene::new().await;
@@ -39,9 +46,7 @@ async fn situation_slot_dropped_without_a_bookmark() {
     for _ in 0..2 {
         scene.sql(DROP).await;
         scene.writes(3).await;
-        let ended = Router::start(&scene.settings).exits(3).await;
-        let way = "If it was dropped, and there is no bookmark";
-        scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+        sent_from_the_table(&mut scene).await;
     }
 }
 
@@ -53,9 +58,7 @@ async fn situation_slot_dropped_under_the_routers_role() {
     scene.delivered(2).await;
     scene.sql(DROP).await;
     scene.writes(3).await;
-    let ended = Router::start(&scene.settings).exits(3).await;
-    let way = "If it was dropped, and there is no bookmark";
-    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+    sent_from_the_table(&mut scene).await;
 }
 
 /// Other rows reference those that are inserted again.
@@ -68,9 +71,7 @@ async fn situation_slot_dropped_beside_referenced_rows() {
     scene
         .sql("CREATE TABLE noted (id uuid REFERENCES outbox (id)); INSERT INTO noted SELECT id FROM outbox")
         .await;
-    let ended = Router::start(&scene.settings).exits(3).await;
-    let way = "If it was dropped, and there is no bookmark";
-    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+    sent_from_the_table(&mut scene).await;
     scene.sql("SELECT 1 / (count(*) = 5)::int FROM noted").await;
 }
 
@@ -82,9 +83,7 @@ async fn situation_slot_dropped_beside_a_table_without_created_at() {
     scene.delivered(2).await;
     scene.sql(DROP).await;
     scene.writes(3).await;
-    let ended = Router::start(&scene.settings).exits(3).await;
-    let way = "If it was dropped, and there is no bookmark";
-    scene.ended(&ended, Code::SlotMissing, way, Arrive::AtLeastOnce, &[Code::SlotAhead]).await;
+    sent_from_the_table(&mut scene).await;
 }
 
 /// The new slot begins after events that the old one has not delivered.

@@ -1,4 +1,4 @@
-//! What applications do to rows of the outbox after their insert, and whether the outbox is a table at all.
+//! What applications do to rows of the outbox after their insert.
 
 use pg_logical::quoting;
 use pg_logical::session::{Row, Session};

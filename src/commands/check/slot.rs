@@ -21,14 +21,15 @@ pub(super) async fn check(
         None => "nobody reads it".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    if let (Some(slot), Err(Error::Transient(waiting))) = (&catalog.slot, catalog.check_slot(config.source()))
+    let checked = catalog.check_slot(config.source());
+    if let (Some(slot), Err(Error::Transient(waiting))) = (&catalog.slot, &checked)
         && slot.is_being_created()
     {
         let remedy = "Wait until it is created; a router that is started meanwhile waits too";
-        findings.warning("slot", waiting.what, remedy);
+        findings.warning("slot", &waiting.what, remedy);
         return Ok(());
     }
-    if findings.result("slot", catalog.check_slot(config.source()), fine)
+    if findings.result("slot", checked, fine)
         && let Some(slot) = &catalog.slot
     {
         check_headroom(name, slot, findings);

@@ -400,7 +400,7 @@ fn cannot(verb: &str, what: &str, error: QueryError, remedy: impl Into<Remedy>) 
 /// What to do about an error that `init` did not expect. `router` has the role that the router will have.
 fn general_remedy(error: &QueryError, router: &ConnInfo) -> Remedy {
     match error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-        true => administrator::init_step("Run init again", router),
+        true => administrator::init_remedy("Run init again", router),
         false => "Connect as an administrator with --url, or have one run what `outbox-router init --print-sql` prints".into(),
     }
 }

@@ -29,11 +29,11 @@ use pg_logical::{Lsn, QueryError};
 
 use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
-use crate::error::{Error, Remedy, Step};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_command;
 
 /// The state of the catalogues at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// Whether the server is a standby.
     pub standby: bool,
@@ -152,6 +152,11 @@ impl Catalog {
         }
     }
 
+    /// Whether others read the publication too, so that it must stay as it is.
+    fn is_shared(&self) -> bool {
+        self.publication.as_ref().is_some_and(|publication| publication.shared)
+    }
+
     fn confirmed(&self) -> Lsn {
         self.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
@@ -193,14 +198,7 @@ fn query(postgres: &Postgres, outbox: &Outbox, tables: bool, version: u32) -> St
 }
 
 fn read(rows: &[Row], names: usize, tables: bool) -> Result<Catalog, Unreadable> {
-    let mut catalog = Catalog {
-        standby: false,
-        slot: None,
-        publication: None,
-        tables: Vec::new(),
-        named: Vec::new(),
-        superuser: false,
-    };
+    let mut catalog = Catalog::default();
     for row in rows {
         let mut column = 0..row.len();
         let mut next = || row.get(column.next()?).map(str::to_owned);
@@ -224,6 +222,16 @@ pub enum Missing {
     AtStart,
     /// It existed before, so rows written since are not in the stream. Exit code 3.
     WhileRunning,
+}
+
+impl Missing {
+    /// The error that ends the start or the session.
+    fn refusal(self, code: ErrorCode, what: String, remedy: Remedy) -> Error {
+        match self {
+            Missing::AtStart => Error::refused(code, what, remedy),
+            Missing::WhileRunning => Error::not_safe(code, what, remedy),
+        }
+    }
 }
 
 /// A row without the columns that the query asked for.

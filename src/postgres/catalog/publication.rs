@@ -81,15 +81,9 @@ impl Publication {
 
 pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
     fault(catalog, source).map_err(|Fault { code, what, remedy, rows }| {
-        let refusal = match missing {
-            Missing::AtStart => Error::refused,
-            Missing::WhileRunning => Error::not_safe,
-        };
-        // what others read stays as it is
-        let shared = catalog.publication.as_ref().is_some_and(|publication| publication.shared);
-        if shared && source.shard.is_none() && matches!(rows, Rows::Unpublished) {
+        if catalog.is_shared() && source.shard.is_none() && matches!(rows, Rows::Unpublished) {
             let steps = own_publication_with_rows(catalog, source);
-            return refusal(code, what, Remedy::steps(steps)).meaning(
+            return missing.refusal(code, what, Remedy::steps(steps)).meaning(
                 Effect::Late,
                 "those that are not published are in the log, and the steps send them",
             );
@@ -97,12 +91,12 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missin
         // without checkpoints, the next start finds nothing altered
         let next_start_finds_rows = missing == Missing::AtStart && source.checkpoints;
         if next_start_finds_rows || matches!(rows, Rows::Unlogged) {
-            return refusal(code, what, remedy);
+            return missing.refusal(code, what, remedy);
         }
         let find = resume_after_alteration(catalog, source);
         // at most three steps
         let remedy = if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) };
-        refusal(code, what, remedy)
+        missing.refusal(code, what, remedy)
     })
 }
 
@@ -346,7 +340,7 @@ mod tests {
     }
 
     fn catalog(publication: Option<Publication>, tables: Vec<Option<Table>>) -> Catalog {
-        Catalog { standby: false, slot: None, publication, tables, named: Vec::new(), superuser: true }
+        Catalog { publication, tables, superuser: true, ..Catalog::default() }
     }
 
     /// Judges the second of two tables, the first of which is faultless.

@@ -178,7 +178,7 @@ fn error_of_fault(
     shard: Shard,
     missing: Missing,
 ) -> Error {
-    let steps = if catalog.publication.as_ref().is_some_and(|publication| publication.shared) {
+    let steps = if catalog.is_shared() {
         catalog.own_publication_with_rows(source)
     } else {
         let outbox = source.outbox;
@@ -191,10 +191,7 @@ fn error_of_fault(
                 .typing(format!("outbox-router run{}", shards::argument(Some(shard)))),
         ]
     };
-    match missing {
-        Missing::AtStart => Error::refused(ErrorCode::ShardFilter, fault, Remedy::steps(steps)),
-        Missing::WhileRunning => Error::not_safe(ErrorCode::ShardFilter, fault, Remedy::steps(steps)),
-    }
+    missing.refusal(ErrorCode::ShardFilter, fault, Remedy::steps(steps))
 }
 
 /// The slots for another number of shards: those with the name of the router's slot without shards, `base`, or of a shard,

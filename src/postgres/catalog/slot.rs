@@ -399,14 +399,7 @@ pub(crate) mod tests {
     }
 
     fn with(slot: Option<&Slot>) -> Catalog {
-        Catalog {
-            standby: false,
-            slot: slot.cloned(),
-            publication: None,
-            tables: Vec::new(),
-            named: Vec::new(),
-            superuser: true,
-        }
+        Catalog { slot: slot.cloned(), superuser: true, ..Catalog::default() }
     }
 
     fn refused(slot: Option<&Slot>) -> String {

@@ -32,7 +32,7 @@ pub const PARKED_ARE_GONE: &str = "those that were parked in it, if there were a
 
 /// What to do if it is missing or may not be written.
 pub fn table_remedy(router: &ConnInfo) -> Remedy {
-    administrator::init_step("Create the table and grant the router what it needs", router)
+    administrator::init_remedy("Create the table and grant the router what it needs", router)
 }
 
 /// Why parked events keep a router that does not park from starting, and what to do.
