@@ -5,30 +5,73 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use pg_logical::frames::FrameBuffer;
-use tokio::io::{AsyncRead, ReadBuf};
+use pg_logical::stream::Transport;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The number of bytes that one read asks for.
 const READ_SIZE: usize = 64 * 1024;
 
+/// The number of bytes that reads without the runtime gather.
+const GATHERED: usize = 512 * 1024;
+
 /// Long enough for the buffer to grow several times.
 const LONGEST_WIRE: usize = 1 << 18;
 
+/// The largest TLS record.
+const RECORD: usize = 16 * 1024;
+
 /// A socket whose reads return pieces of the sizes given, cyclically.
-struct Pieces<'a> {
-    left: &'a [u8],
+struct Pieces {
+    wire: Vec<u8>,
+    start: usize,
     at_least: usize,
-    sizes: std::iter::Cycle<std::slice::Iter<'a, u8>>,
+    sizes: Vec<u8>,
+    turn: usize,
 }
 
-impl AsyncRead for Pieces<'_> {
+impl Pieces {
+    /// The next piece, which has at most `room` bytes. Half of the sizes are those of TLS records, from 1 byte to 16 kB; the
+    /// others go beyond what a read asks for.
+    fn next(&mut self, room: usize) -> &[u8] {
+        let size = self.sizes.get(self.turn % self.sizes.len().max(1)).map_or(READ_SIZE, |size| match size {
+            size if size % 2 == 1 => (usize::from(size / 2) * RECORD / 127).max(1),
+            size => usize::from(*size).pow(2) * 2,
+        });
+        self.turn += 1;
+        let left = &self.wire[self.start..];
+        let piece = &left[..(size + self.at_least).min(left.len()).min(room)];
+        self.start += piece.len();
+        piece
+    }
+}
+
+impl AsyncRead for Pieces {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        // from 1 byte to more than a read asks for
-        let size = this.sizes.next().map_or(READ_SIZE, |size| usize::from(*size).pow(2) * 2 + this.at_least);
-        let (piece, left) = this.left.split_at(size.min(this.left.len()).min(into.remaining()));
-        into.put_slice(piece);
-        this.left = left;
+        let room = into.remaining();
+        into.put_slice(self.get_mut().next(room));
         Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Pieces {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Transport for Pieces {
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let piece = self.next(buffer.len());
+        buffer[..piece.len()].copy_from_slice(piece);
+        Ok(piece.len())
     }
 }
 
@@ -41,26 +84,37 @@ pub fn run(bytes: &[u8]) {
     let whole = taken(&mut FrameBuffer::new(wire.clone()));
     assert!(whole == (frames.clone(), broken), "read at once");
 
-    let mut stream = Pieces { left: &wire, at_least: 1 + wire.len() / 1_000, sizes: sizes.iter().cycle() };
     let mut context = Context::from_waker(Waker::noop());
-    let mut buffer = FrameBuffer::new(Vec::new());
-    let mut pieces = (Vec::new(), false);
     let longest = frames.iter().map(|(_, body)| body.len()).max().unwrap_or_default();
-    while !pieces.1 {
-        let Poll::Ready(Ok(count)) = buffer.poll_fill(&mut context, &mut stream) else { panic!("no bytes") };
-        let (more, broken) = taken(&mut buffer);
-        pieces.0.extend(more);
-        pieces.1 = broken;
-        let (held, size) = held(&buffer);
-        assert!(
-            size <= 4 * READ_SIZE.max(held).max(longest),
-            "{size} bytes allocated for {held} buffered; the longest message has {longest}"
-        );
-        if count == 0 {
-            break;
+    for with_runtime in [true, false] {
+        let at_least = 1 + wire.len() / 1_000;
+        let mut stream = Pieces { wire: wire.clone(), start: 0, at_least, sizes: sizes.to_vec(), turn: 0 };
+        let mut buffer = FrameBuffer::new(Vec::new());
+        let mut pieces = (Vec::new(), false);
+        while !pieces.1 {
+            let count = if with_runtime {
+                match buffer.poll_fill(&mut context, &mut stream) {
+                    Poll::Ready(read) => read.unwrap(),
+                    Poll::Pending => panic!("no bytes"),
+                }
+            } else {
+                buffer.fill_now(&mut stream).unwrap()
+            };
+            let (more, broken) = taken(&mut buffer);
+            pieces.0.extend(more);
+            pieces.1 = broken;
+            let (held, size) = held(&buffer);
+            let most = if with_runtime { READ_SIZE } else { GATHERED };
+            assert!(
+                size <= 4 * most.max(held).max(longest),
+                "{size} bytes allocated for {held} buffered; the longest message has {longest}"
+            );
+            if count == 0 {
+                break;
+            }
         }
+        assert!(pieces == (frames.clone(), broken), "read in pieces, with the runtime: {with_runtime}");
     }
-    assert!(pieces == (frames, broken), "read in pieces");
 }
 
 /// Builds messages of up to 64 KiB, so that an input of a few bytes can have many large ones.

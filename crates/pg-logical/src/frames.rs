@@ -124,26 +124,21 @@ impl FrameBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Reads the bytes that are already in the socket, up to a limit; `None` if only the runtime can read it.
-    pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> Option<io::Result<usize>> {
+    /// Reads the bytes that are already in the socket, up to a limit.
+    pub fn fill_now<S: Transport>(&mut self, stream: &mut S) -> io::Result<usize> {
         let mut taken = 0;
         while !self.has_gathered() {
             self.make_room();
             let free = self.bytes.get_mut(self.end..).unwrap_or_default();
             let room = free.len();
-            match stream.read_now(free)? {
-                Ok(count) => {
-                    self.end += count;
-                    taken += count;
-                    if count < room {
-                        break;
-                    }
-                }
-                // a later read returns the end of the stream again, but not an error
-                Err(error) => return Some(Err(error)),
+            let count = stream.read_now(free)?;
+            self.end += count;
+            taken += count;
+            if count < room {
+                break;
             }
         }
-        Some(Ok(taken))
+        Ok(taken)
     }
 
     /// Moves the incomplete message to the front. The buffer grows only as fast as bytes arrive, because the announced length

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::conninfo::Tcp;
+pub use crate::tls::stream::TlsStream;
 
 /// The default idle time before a quiet connection is probed; more probes follow every [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -33,10 +34,8 @@ const HANDSHAKES: u32 = 40;
 /// A byte stream that a replication session can use.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Reads the bytes that are already in the socket, without waiting and without the runtime: 0 if it is empty or at its
-    /// end. `None` if only the runtime can read it.
-    fn read_now(&mut self, _: &mut [u8]) -> Option<io::Result<usize>> {
-        None
-    }
+    /// end.
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Whether the socket's buffer is so small that the server soon blocks when nobody reads.
     fn has_small_buffer(&self) -> bool {
@@ -52,7 +51,7 @@ pub enum Stream {
     /// A unix socket.
     Unix(UnixStream),
     /// TLS over TCP.
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -69,7 +68,7 @@ impl Stream {
     /// The server's certificate.
     pub(super) fn server_certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
-            Stream::Tls(tls) => tls.get_ref().1.peer_certificates()?.first(),
+            Stream::Tls(tls) => tls.server_certificate(),
             Stream::Tcp(_) | Stream::Unix(_) => None,
         }
     }
@@ -105,18 +104,17 @@ async fn handshake(address: std::net::SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Transport for Stream {
-    fn read_now(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             Stream::Tcp(socket) => (&*SockRef::from(&*socket)).read(buffer),
             Stream::Unix(socket) => (&*SockRef::from(&*socket)).read(buffer),
-            // the socket may contain only part of a record
-            Stream::Tls(_) => return None,
+            Stream::Tls(connection) => connection.read_now(buffer),
         };
         match read {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Some(Ok(0))
+                Ok(0)
             }
-            read => Some(read),
+            read => read,
         }
     }
 
@@ -126,7 +124,15 @@ impl Transport for Stream {
 }
 
 /// For tests without a server.
-impl Transport for tokio::io::DuplexStream {}
+impl Transport for tokio::io::DuplexStream {
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut target = ReadBuf::new(buffer);
+        match Pin::new(self).poll_read(&mut Context::from_waker(Waker::noop()), &mut target) {
+            Poll::Ready(read) => read.map(|()| target.filled().len()),
+            Poll::Pending => Ok(0),
+        }
+    }
+}
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

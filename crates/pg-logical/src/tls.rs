@@ -2,6 +2,7 @@
 
 pub(super) mod alert;
 mod certificate;
+pub(super) mod stream;
 mod verifier;
 mod version1;
 
@@ -24,6 +25,7 @@ use tracing::warn;
 
 use alert::{client_certificate_refused, tls_error};
 pub(super) use certificate::server_end_point;
+use stream::TlsStream;
 use verifier::{Check, Verifier};
 
 use super::failure::Failure;
@@ -68,7 +70,10 @@ async fn handshake(tcp: TcpStream, login: Login<'_>, mode: SslMode) -> Result<St
     let server_name = ServerName::try_from(host.to_owned())
         .unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()));
     match TlsConnector::from(Arc::new(config)).connect(server_name, tcp).await {
-        Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
+        Ok(stream) => {
+            let (socket, connection) = stream.into_inner();
+            Ok(Stream::Tls(Box::new(TlsStream::new(socket, connection))))
+        }
         Err(error) => Err(handshake_failure(&error, &verifier, &trust, host).or_other_encryption()),
     }
 }

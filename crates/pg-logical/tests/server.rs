@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pg_logical::bulk_read::{self, Extent};
 use pg_logical::connect::Startup;
-use pg_logical::conninfo::ConnInfo;
+use pg_logical::conninfo::{ConnInfo, SslMode};
 use pg_logical::pgoutput::{Message, Value};
 use pg_logical::replication::{
     Answer, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
@@ -77,14 +77,22 @@ fn take(stream: &mut ReplicationStream<Stream>, texts: &mut Vec<String>, ends: &
 
 #[tokio::test]
 async fn the_stream_returns_commits_in_order_and_a_confirmation_moves_the_slot() {
-    let mut database = Database::create("stream").await;
+    stream_of("stream_tls", SslMode::Require).await;
+    stream_of("stream_tcp", SslMode::Disable).await;
+}
+
+async fn stream_of(name: &str, mode: SslMode) {
+    let mut database = Database::create(name).await;
+    database.conninfo.ssl_mode = mode;
     let slot = database.conninfo.dbname.clone();
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
     database.session.query(&create).await.unwrap();
     database.insert(&["one", "two"]).await;
 
     let startup = Startup { replication: true, ..Startup::default() };
-    let (socket, unread, _) = Session::connect(&database.conninfo, &startup).await.unwrap().into_parts();
+    let session = Session::connect(&database.conninfo, &startup).await.unwrap();
+    assert_eq!(session.is_tls(), mode == SslMode::Require);
+    let (socket, unread, _) = session.into_parts();
     let what = StreamOf { slot: &slot, publication: "its events", start: Lsn::INVALID, messages: false };
     let mut stream = ReplicationStream::new(socket, unread).start(what).await.unwrap();
     database.insert(&["three"]).await;
@@ -92,7 +100,7 @@ async fn the_stream_returns_commits_in_order_and_a_confirmation_moves_the_slot()
     let (mut texts, mut ends) = (Vec::new(), Vec::new());
     timeout(STEP_TIMEOUT, async {
         while ends.len() < 2 {
-            if !take(&mut stream, &mut texts, &mut ends) {
+            if !take(&mut stream, &mut texts, &mut ends) && !stream.gather().unwrap() {
                 stream.io(Receiving::AtOnce).await.unwrap();
             }
         }

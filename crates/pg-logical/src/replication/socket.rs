@@ -32,13 +32,11 @@ impl<S: Transport> ReplicationStream<S> {
     /// arrives would cost a wake-up per message, on the server too. So this reads and pauses repeatedly, until enough has
     /// gathered or nothing more arrives.
     ///
-    /// It blocks the thread, because each message would wake a runtime that waits for the socket. It does nothing if only
-    /// the runtime can read.
+    /// It blocks the thread, because each message would wake a runtime that waits for the socket.
     pub fn gather(&mut self) -> Result<bool, Error> {
         let (begun, mut received) = (Instant::now(), 0);
         loop {
-            let Some(taken) = self.frames.fill_now(&mut self.stream) else { return Ok(false) };
-            let taken = match taken {
+            let taken = match self.frames.fill_now(&mut self.stream) {
                 Ok(taken) => taken,
                 // the bytes that arrived before the error may explain it
                 Err(error) => {
@@ -73,10 +71,7 @@ impl<S: Transport> ReplicationStream<S> {
         // reading continues while a send is blocked
         if let Poll::Ready(Err(error)) = self.poll_send(context) {
             // the server's last message may still be in the socket and explain the error
-            let received = match self.frames.fill_now(&mut self.stream) {
-                Some(read) => matches!(read, Ok(1..)),
-                None => matches!(self.frames.poll_fill(context, &mut self.stream), Poll::Ready(Ok(1..))),
-            };
+            let received = matches!(self.frames.fill_now(&mut self.stream), Ok(1..));
             if received && self.failed.is_none() {
                 self.failed = Some(error);
                 return Poll::Ready(Ok(()));
@@ -90,7 +85,6 @@ impl<S: Transport> ReplicationStream<S> {
             return Poll::Ready(Err(lost(&error.to_string())));
         }
         let mut received = 0;
-        // with TLS, one read returns only a few messages
         while !self.frames.has_gathered() || received == 0 {
             match self.frames.poll_fill(context, &mut self.stream) {
                 Poll::Ready(Ok(0)) if received == 0 => {
@@ -134,9 +128,8 @@ impl<S: Transport> ReplicationStream<S> {
             return;
         }
         match self.frames.fill_now(&mut self.stream) {
-            Some(Ok(0)) | None => {}
-            Some(Ok(taken)) => self.read_budget = self.read_budget.saturating_sub(taken),
-            Some(Err(error)) => (self.failed, self.read_budget) = (Some(error), 0),
+            Ok(taken) => self.read_budget = self.read_budget.saturating_sub(taken),
+            Err(error) => (self.failed, self.read_budget) = (Some(error), 0),
         }
     }
 }

@@ -114,17 +114,6 @@ async fn gather_reads_without_the_runtime() {
 }
 
 #[tokio::test]
-async fn gather_does_nothing_if_only_the_runtime_can_read() {
-    let (mut stream, mut theirs) = started().await;
-    for wal_end in [1, 2] {
-        theirs.write_all(&keepalive(wal_end, 0)).await.unwrap();
-    }
-    assert!(!stream.gather().unwrap());
-    stream.io(Receiving::AtOnce).await.unwrap();
-    assert!(stream.peek().unwrap().is_some());
-}
-
-#[tokio::test]
 async fn last_read_was_large_after_a_large_read_only() {
     let (mut stream, mut theirs) = over_a_unix_socket().await;
     fill(&mut theirs, 0);
