@@ -126,12 +126,13 @@ postgres_create() {
     postgres_clone
   else
     postgres_initdb "$2"
+    postgres_certificate
   fi
   # fsync off: only a crash of the machine loses data without it, and this server is temporary.
   # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing in /dev/shm.
   postgres_settings listen_addresses=127.0.0.1 "port=$postgres_port" "unix_socket_directories=$postgres_socket" \
     wal_level=logical max_replication_slots=64 max_wal_senders=64 max_connections=200 shared_buffers=64MB fsync=off \
-    dynamic_shared_memory_type=mmap "cluster_name=${instance##*/}" 'log_line_prefix=%m [%p] %q%a '
+    dynamic_shared_memory_type=mmap "cluster_name=${instance##*/}" 'log_line_prefix=%m [%p] %q%a ' ssl=on
   {
     printf '%s=%q\n' postgres_bin "$postgres_bin" postgres_data "$postgres_data" postgres_log "$postgres_log" \
       postgres_socket "$postgres_socket" postgres_port "$postgres_port" postgres_version "$postgres_version"
@@ -149,6 +150,18 @@ postgres_initdb() {
     die "initdb failed"
   fi
   [[ -z $1 ]] || cat "$1" >"$postgres_data/pg_hba.conf"
+}
+
+# postgres_certificate: a self-signed certificate, as Debian's server has one: clients with sslmode=prefer connect with TLS.
+postgres_certificate() {
+  local log=$postgres/certificate.log
+  command -v openssl >/dev/null || need_packages openssl
+  if ! (as_postgres openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=localhost \
+    -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout "$postgres_data/server.key" -out "$postgres_data/server.crt") \
+    >"$log" 2>&1; then
+    show_tail "$log"
+    die "openssl could not make a certificate"
+  fi
 }
 
 # of_primary NAME: a variable from 'env' of the primary's instance.

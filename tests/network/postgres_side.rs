@@ -138,16 +138,17 @@ async fn network_to_postgres_without_new_connections() {
 #[tokio::test]
 async fn network_to_postgres_slow_causes_no_reconnect() {
     let mut setup = Setup::new().await;
-    setup.proxy.set(Network::delayed(Duration::from_millis(250)));
+    // with TLS, a connection takes four round trips, which have to fit into wal_sender_timeout
+    setup.proxy.set(Network::delayed(Duration::from_millis(150)));
     let since = Instant::now();
-    events_again("Postgres, 250 ms each way", since, &setup.outbox, &setup.kafka).await;
+    events_again("Postgres, 150 ms each way", since, &setup.outbox, &setup.kafka).await;
     setup.outbox.watched().await;
     // the start of a session takes many round trips
     setup.breaks += 1;
     setup.proxy.refuse();
     setup.proxy.listen();
     let since = Instant::now();
-    events_again("Postgres, 250 ms each way, a new connection", since, &setup.outbox, &setup.kafka).await;
+    events_again("Postgres, 150 ms each way, a new connection", since, &setup.outbox, &setup.kafka).await;
     setup.outbox.watched().await;
     setup.router.ready().await;
     let status = setup.router.status().unwrap();

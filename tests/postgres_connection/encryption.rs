@@ -86,6 +86,7 @@ async fn tls_is_negotiated_and_verified_according_to_sslmode() {
     std::fs::write(&root, &authority.certificate).unwrap();
     let setup = Setup { server, folder, root };
 
+    setup.server.configure(&[("ssl", "off")]).await;
     server_without_tls(&setup).await;
     setup.server.install("client-ca.crt", &authority.certificate);
     setup.server.configure(&[("ssl_ca_file", "client-ca.crt")]).await;
