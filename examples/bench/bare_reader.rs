@@ -1,15 +1,16 @@
 //! The bare reader: requests the stream from Postgres as the router does, and discards every byte.
 //!
-//! Optionally it pauses reads from the socket as a lagging router does, which gives another bound. It goes from frame to frame,
+//! Optionally it pauses before each read of the socket as a lagging router does, which gives another bound. It goes from frame to frame,
 //! as any reader must, and looks at one byte of each to count the rows.
 
+mod socket;
+
 use std::io::{ErrorKind, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+
+pub(crate) use socket::Server;
 
 const READ_SIZE: usize = 256 * 1024;
 /// The length of tag and length field.
@@ -17,15 +18,6 @@ const HEADER: usize = 5;
 /// The header of XLogData: the tag, and three numbers.
 const BEFORE_DATA: usize = 25;
 const SILENCE: Duration = Duration::from_secs(60);
-/// The same interval as the router's.
-const READ_PAUSE: Duration = Duration::from_micros(150);
-
-/// The address of Postgres.
-#[derive(Debug, Clone)]
-pub(crate) enum Server {
-    Tcp(String),
-    Unix(String),
-}
 
 /// The result.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,26 +29,6 @@ pub(crate) struct Read {
     pub(crate) took: Duration,
 }
 
-trait Socket: std::io::Read + Write + Send {}
-impl<T: std::io::Read + Write + Send> Socket for T {}
-
-fn connect(server: &Server) -> anyhow::Result<Box<dyn Socket>> {
-    match server {
-        Server::Tcp(address) => {
-            let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(SILENCE))?;
-            Ok(Box::new(stream))
-        }
-        Server::Unix(path) => {
-            let stream =
-                UnixStream::connect(Path::new(path)).with_context(|| format!("connect to {path}"))?;
-            stream.set_read_timeout(Some(SILENCE))?;
-            Ok(Box::new(stream))
-        }
-    }
-}
-
 /// Reads `rows` rows from a slot. Blocks the thread.
 pub(crate) fn read(
     server: &Server,
@@ -65,7 +37,7 @@ pub(crate) fn read(
     rows: u64,
     gathers: bool,
 ) -> anyhow::Result<Read> {
-    let mut socket = connect(server)?;
+    let mut socket = server.connect(gathers)?;
     let mut startup = Vec::new();
     startup.extend_from_slice(&196_608_u32.to_be_bytes());
     for text in ["user", "postgres", "database", "postgres", "replication", "database"] {
@@ -111,9 +83,6 @@ pub(crate) fn read(
         // keepalives continue even if no rows follow
         ensure!(last.elapsed() < SILENCE, "{seen} of {rows} rows, and no more arrive");
         if seen < rows {
-            if gathers {
-                std::thread::sleep(READ_PAUSE);
-            }
             bytes += frames.fill(&mut socket)?;
         }
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use indicatif::HumanCount;
 use outbox_router::config::DeliveryMode;
 use serde::{Deserialize, Serialize};
@@ -28,10 +29,36 @@ pub(crate) const SHARDS: u32 = 2;
 /// The default name by `init`.
 pub(crate) const PUBLICATION: &str = "outbox_router";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Transport {
+    /// TLS over TCP, as most servers ask for
+    Tls,
+    /// TCP without TLS
     Tcp,
+    /// A unix socket
     Unix,
+}
+
+impl Transport {
+    pub(crate) const ALL: [Transport; 3] = [Transport::Tls, Transport::Tcp, Transport::Unix];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Transport::Tls => "TLS",
+            Transport::Tcp => "TCP",
+            Transport::Unix => "unix socket",
+        }
+    }
+
+    /// The name in identifiers.
+    fn id(self) -> &'static str {
+        match self {
+            Transport::Tls => "tls",
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,68 +81,70 @@ pub(crate) enum Contestant {
 
 impl Contestant {
     /// The contestants that need no further programs.
-    pub(crate) const OWN: [Contestant; 16] = [
-        Contestant::BareReader(Transport::Tcp),
-        Contestant::GatheringReader(Transport::Tcp),
-        Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
-        Contestant::Router(Transport::Tcp, DeliveryMode::ExactlyOnce),
-        Contestant::BareReader(Transport::Unix),
-        Contestant::GatheringReader(Transport::Unix),
-        Contestant::Router(Transport::Unix, DeliveryMode::AtLeastOnce),
-        Contestant::Router(Transport::Unix, DeliveryMode::ExactlyOnce),
-        Contestant::PgRecvlogical,
-        Contestant::InBulk(Transport::Tcp, DeliveryMode::AtLeastOnce),
-        Contestant::InBulk(Transport::Tcp, DeliveryMode::ExactlyOnce),
-        Contestant::InBulk(Transport::Unix, DeliveryMode::AtLeastOnce),
-        Contestant::InBulk(Transport::Unix, DeliveryMode::ExactlyOnce),
-        Contestant::BareShards(Transport::Tcp),
-        Contestant::Shards(Transport::Tcp, DeliveryMode::AtLeastOnce),
-        Contestant::Shards(Transport::Tcp, DeliveryMode::ExactlyOnce),
-    ];
+    pub(crate) fn own() -> Vec<Contestant> {
+        use DeliveryMode::{AtLeastOnce, ExactlyOnce};
+        let of_each_transport = Transport::ALL.into_iter().flat_map(|over| {
+            [
+                Contestant::BareReader(over),
+                Contestant::GatheringReader(over),
+                Contestant::Router(over, AtLeastOnce),
+                Contestant::Router(over, ExactlyOnce),
+                Contestant::InBulk(over, AtLeastOnce),
+                Contestant::InBulk(over, ExactlyOnce),
+            ]
+        });
+        let further = [
+            Contestant::PgRecvlogical,
+            Contestant::BareShards(Transport::Tls),
+            Contestant::Shards(Transport::Tls, AtLeastOnce),
+            Contestant::Shards(Transport::Tls, ExactlyOnce),
+        ];
+        of_each_transport.chain(further).collect()
+    }
 
     pub(crate) const PEERS: [Contestant; 2] =
         [Contestant::Debezium { tuned: false }, Contestant::Debezium { tuned: true }];
 
     /// A short name, for where only the case is of interest.
     pub(crate) const OF_CASES: [Contestant; 3] = [
-        Contestant::BareReader(Transport::Tcp),
-        Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce),
-        Contestant::Router(Transport::Tcp, DeliveryMode::ExactlyOnce),
+        Contestant::BareReader(Transport::Tls),
+        Contestant::Router(Transport::Tls, DeliveryMode::AtLeastOnce),
+        Contestant::Router(Transport::Tls, DeliveryMode::ExactlyOnce),
     ];
 
     pub(crate) fn name(self) -> String {
-        let transport = |transport| match transport {
-            Transport::Tcp => "TCP",
-            Transport::Unix => "unix socket",
-        };
         match self {
-            Contestant::BareReader(over) => format!("bare reader, {}", transport(over)),
-            Contestant::GatheringReader(over) => format!("bare reader that gathers, {}", transport(over)),
-            Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TCP".to_owned(),
-            Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), transport(over)),
+            Contestant::BareReader(over) => format!("bare reader, {}", over.name()),
+            Contestant::GatheringReader(over) => format!("bare reader that gathers, {}", over.name()),
+            Contestant::PgRecvlogical => "pg_recvlogical to /dev/null, TLS".to_owned(),
+            Contestant::Router(over, mode) => format!("router, {}, {}", mode.name(), over.name()),
             Contestant::InBulk(over, mode) => {
-                format!("router with bulk reads, {}, {}", mode.name(), transport(over))
+                format!("router with bulk reads, {}, {}", mode.name(), over.name())
             }
             Contestant::Shards(over, mode) => {
-                format!("router with {SHARDS} shards, {}, {}", mode.name(), transport(over))
+                format!("router with {SHARDS} shards, {}, {}", mode.name(), over.name())
             }
-            Contestant::BareShards(over) => format!("{SHARDS} bare readers of shards, {}", transport(over)),
+            Contestant::BareShards(over) => format!("{SHARDS} bare readers of shards, {}", over.name()),
             Contestant::Debezium { tuned: false } => "Debezium, default".to_owned(),
             Contestant::Debezium { tuned: true } => "Debezium, tuned".to_owned(),
         }
     }
 
-    /// The bare reader that it is compared with: the one of the same transport.
-    pub(crate) fn bound(self) -> Contestant {
+    pub(crate) fn transport(self) -> Transport {
         match self {
             Contestant::BareReader(over)
             | Contestant::GatheringReader(over)
             | Contestant::BareShards(over)
             | Contestant::Router(over, _)
             | Contestant::InBulk(over, _)
-            | Contestant::Shards(over, _) => Contestant::BareReader(over),
-            Contestant::PgRecvlogical | Contestant::Debezium { .. } => Contestant::BareReader(Transport::Tcp),
+            | Contestant::Shards(over, _) => over,
+            Contestant::PgRecvlogical | Contestant::Debezium { .. } => Transport::Tls,
         }
+    }
+
+    /// The bare reader that it is compared with: the one of the same transport.
+    pub(crate) fn bound(self) -> Contestant {
+        Contestant::BareReader(self.transport())
     }
 }
 
@@ -155,7 +184,8 @@ pub(crate) struct Place {
     /// `HOST:PORT`, and the path of the socket.
     pub(crate) tcp: String,
     pub(crate) unix: String,
-    /// The router's URL for the socket.
+    /// The router's URLs without TLS. The ground's URL has TLS.
+    pub(crate) tcp_url: String,
     pub(crate) unix_url: String,
     pub(crate) pg_recvlogical: PathBuf,
     pub(crate) peers: Option<Peers>,
@@ -211,14 +241,16 @@ pub(crate) struct Measured {
 
 /// The router of `mode` that reads over this transport.
 pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: DeliveryMode, round: u32) -> Run {
-    let part = match over {
-        Transport::Tcp => format!("{}-tcp", case.id()),
-        Transport::Unix => format!("{}-unix", case.id()),
+    let part = format!("{}-{}", case.id(), over.id());
+    let postgres = match over {
+        Transport::Tls => None,
+        Transport::Tcp => Some(place.tcp_url.clone()),
+        Transport::Unix => Some(place.unix_url.clone()),
     };
     Run {
         topic: case.topic(),
         partitions: case.partitions,
-        postgres: (over == Transport::Unix).then(|| place.unix_url.clone()),
+        postgres,
         settings: case.settings(),
         ..Run::new(&part, mode, round)
     }
@@ -239,6 +271,7 @@ fn variant(contestant: Contestant, run: Run) -> Run {
 
 fn server_of(place: &Place, over: Transport) -> Server {
     match over {
+        Transport::Tls => Server::Tls(place.tcp.clone()),
         Transport::Tcp => Server::Tcp(place.tcp.clone()),
         Transport::Unix => Server::Unix(place.unix.clone()),
     }

@@ -91,6 +91,9 @@ struct Measure {
     /// Measures only this; may be repeated [default: all]
     #[arg(long)]
     part: Vec<Part>,
+    /// Compares only contestants over this transport; may be repeated [default: all]
+    #[arg(long)]
+    transport: Vec<Transport>,
     /// Rows of the backlog that all contestants catch up with [default: 500000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     rows: Option<u64>,
@@ -166,6 +169,11 @@ impl Measure {
             latency_rounds: self.latency_rounds.unwrap_or(latency_rounds),
             backlog: self.backlog.unwrap_or(10_000_000),
             parts: parts.to_vec(),
+            transports: if self.transport.is_empty() {
+                Transport::ALL.to_vec()
+            } else {
+                self.transport.clone()
+            },
             peers: self.peers,
         }
     }
@@ -216,6 +224,7 @@ async fn measure(cli: &Measure, measured: &mut Measured) -> anyhow::Result<(Mach
         ground,
         tcp: format!("127.0.0.1:{port}"),
         unix: format!("{socket}/.s.PGSQL.{port}"),
+        tcp_url: format!("{}?sslmode=disable", cli.postgres),
         unix_url: format!("host={socket} port={port} user=postgres dbname=postgres"),
         pg_recvlogical: cli.pg_recvlogical.clone(),
         peers: cli.peers(),
@@ -251,8 +260,9 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
 fn steps(settings: &Settings) -> u64 {
     let of = |part, count: usize| if settings.parts.contains(&part) { count as u64 } else { 0 };
     let peers = if settings.peers { Contestant::PEERS.len() } else { 0 };
+    let compared = settings.contestants().len();
     let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
-    of(Part::Compare, (Contestant::OWN.len() + peers) * rounds)
+    of(Part::Compare, compared * rounds)
         + of(Part::Cases, Case::varied(1).len() * Contestant::OF_CASES.len() * of_cases)
         + of(Part::Latency, (8 + peers) * settings.latency_rounds as usize)
         + of(Part::Growth, Case::growing(1, settings.backlog).len() * of_cases)
@@ -264,11 +274,9 @@ async fn compare(
     progress: &Progress,
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
-    let peers = if settings.peers { &Contestant::PEERS[..] } else { &[] };
-    let contestants: Vec<Contestant> = Contestant::OWN.iter().chain(peers).copied().collect();
     place.ground.prepare_shards(SHARDS).await?;
     let case = Case { payload: 286, ..Case::plain(COMPARED, settings.rows) };
-    of_case(place, case, &contestants, settings.rounds, progress, measured).await
+    of_case(place, case, &settings.contestants(), settings.rounds, progress, measured).await
 }
 
 /// All contestants alternately; each round begins with another one.
@@ -300,7 +308,7 @@ async fn growth(
     progress: &Progress,
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
-    let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
+    let router = Contestant::Router(Transport::Tls, DeliveryMode::AtLeastOnce);
     for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
         let backlog = begin(place, &case, progress).await?;
         // short disturbances do not matter in a measurement of minutes
@@ -333,7 +341,7 @@ async fn begin(place: &Place, case: &Case, progress: &Progress) -> anyhow::Resul
             break;
         }
         for mode in DeliveryMode::ALL {
-            let router = Contestant::Router(Transport::Tcp, mode);
+            let router = Contestant::Router(Transport::Tls, mode);
             contestant::catch_up(place, case, router, MOST_ROUNDS + number, progress).await?;
             place.warmed_up.fetch_add(case.rows, Ordering::Relaxed);
         }

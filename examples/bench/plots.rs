@@ -31,7 +31,7 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> anyhow::Result<usize> {
 }
 
 fn catch_up(report: &Report) -> Chart {
-    let bars = Contestant::OWN.into_iter().chain(Contestant::PEERS).filter_map(|contestant| {
+    let bars = Contestant::own().into_iter().chain(Contestant::PEERS).filter_map(|contestant| {
         let series = match contestant {
             Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
             Contestant::Router(..) | Contestant::InBulk(..) | Contestant::Shards(..) => 0,
@@ -62,7 +62,7 @@ fn cases(report: &Report) -> Chart {
         Group { label: case.name.clone(), bars: bars.collect() }
     });
     Chart {
-        title: "Catch-up over TCP, one thing varied at a time".to_owned(),
+        title: "Catch-up over TLS, one thing varied at a time".to_owned(),
         unit: "to the bare reader of the same round; median, least and most".to_owned(),
         series: ["at-least-once", "exactly-once"].map(str::to_owned).to_vec(),
         groups: groups.collect(),
@@ -105,7 +105,7 @@ fn growth(report: &Report) -> Chart {
     Chart {
         title: "What one event takes, as something grows".to_owned(),
         unit: "microseconds of the clock an event; median, least and most".to_owned(),
-        series: vec!["at-least-once, TCP".to_owned()],
+        series: vec!["at-least-once, TLS".to_owned()],
         groups,
         logarithmic: false,
         decimals: 1,

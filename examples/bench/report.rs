@@ -5,7 +5,7 @@ use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::contestant::{Contestant, Measurement};
+use crate::contestant::{Contestant, Measurement, Transport};
 use crate::measure::latency::Seen;
 use crate::measure::machine::Machine;
 use crate::measure::table;
@@ -40,7 +40,17 @@ pub(crate) struct Settings {
     pub(crate) latency_rounds: u32,
     pub(crate) backlog: u64,
     pub(crate) parts: Vec<Part>,
+    pub(crate) transports: Vec<Transport>,
     pub(crate) peers: bool,
+}
+
+impl Settings {
+    /// The contestants that are compared.
+    pub(crate) fn contestants(&self) -> Vec<Contestant> {
+        let peers = if self.peers { &Contestant::PEERS[..] } else { &[] };
+        let all = Contestant::own().into_iter().chain(peers.iter().copied());
+        all.filter(|contestant| self.transports.contains(&contestant.transport())).collect()
+    }
 }
 
 /// One load on one contestant.
@@ -223,7 +233,7 @@ impl Report {
             "memory (VmHWM), MB",
             "first event after, s",
         ]);
-        for contestant in Contestant::OWN.into_iter().chain(Contestant::PEERS) {
+        for contestant in Contestant::own().into_iter().chain(Contestant::PEERS) {
             let rounds = self.measured.of(&case.name, contestant);
             if rounds.0.is_empty() {
                 continue;
@@ -321,7 +331,6 @@ mod tests {
     use outbox_router::config::DeliveryMode;
 
     use super::*;
-    use crate::contestant::Transport;
 
     fn measurement(contestant: Contestant, round: u32, events_per_second: f64) -> Measurement {
         Measurement {
@@ -338,12 +347,12 @@ mod tests {
 
     #[test]
     fn a_router_is_compared_with_the_reader_of_its_transport_in_the_same_round() {
-        let [tcp, unix] = [Transport::Tcp, Transport::Unix];
+        let [tls, unix] = [Transport::Tls, Transport::Unix];
         let router = Contestant::Router(unix, DeliveryMode::AtLeastOnce);
         let measured = Measured {
             catch_up: vec![
                 measurement(Contestant::BareReader(unix), 1, 100.0),
-                measurement(Contestant::BareReader(tcp), 1, 50.0),
+                measurement(Contestant::BareReader(tls), 1, 50.0),
                 measurement(router, 1, 90.0),
                 measurement(router, 2, 100.0),
                 measurement(Contestant::BareReader(unix), 2, 200.0),
@@ -360,7 +369,7 @@ mod tests {
 
     #[test]
     fn growth_is_listed_by_size() {
-        let router = Contestant::Router(Transport::Tcp, DeliveryMode::AtLeastOnce);
+        let router = Contestant::Router(Transport::Tls, DeliveryMode::AtLeastOnce);
         let grown = |what: &str, size, rate| Grown {
             what: what.to_owned(),
             size,
