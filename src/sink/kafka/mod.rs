@@ -24,6 +24,7 @@ mod delivery_reports;
 mod delivery_stats;
 pub mod durability;
 mod error_policy;
+mod event_sender;
 mod first_in_partition;
 mod producers;
 pub mod properties;

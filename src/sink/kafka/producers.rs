@@ -10,18 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, PurgeConfig};
 use tokio::task::JoinHandle;
 
 use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::client::Client;
 use super::context::{CHECKPOINT_OPAQUE, EventProducerContext};
+use super::event_sender::{EventProducer, EventSender, Placement};
 use super::{PARTITION, properties};
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, ErrorCode, Peer};
+use crate::progress::Sequence;
+use crate::routing::Record;
 use crate::topic_name;
-
-pub(super) type EventProducer = ThreadedProducer<EventProducerContext>;
 
 /// The timeout of one blocking call. After it, the call is repeated unless the session is over.
 const CALL_TIMEOUT: Duration = Duration::from_millis(200);
@@ -41,9 +42,9 @@ const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(100), Duratio
 /// The producers of one session.
 pub(super) struct Producers {
     /// Takes records.
-    current: Client<EventProducer>,
+    current: EventSender,
     /// Takes the records of the next transaction, while `current` commits.
-    next: Option<Client<EventProducer>>,
+    next: Option<EventSender>,
     /// A transaction of `current` is open.
     open: bool,
     position: CheckpointRecord,
@@ -108,14 +109,14 @@ impl Producers {
         reports: &EventProducerContext,
     ) -> Result<Self, Error> {
         let transactional = config.delivery.mode == DeliveryMode::ExactlyOnce;
-        let make = |number: usize| -> Result<Client<EventProducer>, Error> {
+        let make = |number: usize| -> Result<EventSender, Error> {
             let mut settings = properties::producer(config, batch_bytes);
             if transactional {
                 settings.set("transactional.id", transactional_id(&config.name, number));
             }
             let reports =
                 EventProducerContext { checkpoint_failure: CheckpointFailure::default(), ..reports.clone() };
-            properties::make(&settings, reports).map(Client::new)
+            properties::make(&settings, reports).map(|made| EventSender::new(Client::new(made)))
         };
         let (current, next) = (make(0)?, if transactional { Some(make(1)?) } else { None });
         let topic = config.delivery.positions_topic.as_deref().unwrap_or(topic_name::POSITIONS).to_owned();
@@ -154,6 +155,16 @@ impl Producers {
     /// The topic of checkpoints.
     pub(super) fn positions_topic(&self) -> &str {
         &self.position.topic
+    }
+
+    /// Queues a record with the producer that takes records.
+    pub(super) fn send(
+        &mut self,
+        record: &Record<'_>,
+        placement: Placement,
+        sequence: Sequence,
+    ) -> Result<(), KafkaError> {
+        self.current.send_record(record, placement, sequence)
     }
 
     /// The producer that takes records.
@@ -232,7 +243,7 @@ impl Producers {
                 abort(&current);
             }
             current.end();
-            next.into_iter().for_each(Client::end);
+            next.into_iter().for_each(EventSender::end);
         };
         // fails only while the runtime shuts down, which ends the producers too
         let _ = tokio::task::spawn_blocking(closed).await;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use pg_logical::PgTimestamp;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer};
+use rdkafka::producer::Producer;
 
 use super::background_probe::BackgroundProbe;
 use super::checkpoint_failure::NotCommitted;
 use super::context::{AdminContext, Connection, EventProducerContext};
 use super::delivery_reports::DeliveryReports;
 use super::error_policy::{ErrorPolicy, denied, error_policy};
+use super::event_sender::Placement;
 use super::first_in_partition::{self, FirstRecords, ProducerState};
 use super::producers::{Commit, Producers};
 use super::record_limits::TopicLimits;
@@ -206,24 +206,15 @@ impl Publisher {
             return Err(NotSent::Later);
         }
 
-        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
-        for (key, value) in record.headers.iter() {
-            headers = headers.insert(Header { key, value });
-        }
-        let mut message = BaseRecord::with_opaque_to(record.topic, sequence.0 as usize)
-            .timestamp(timestamp)
-            .headers(headers);
-        // Uses the partition count of the last check, whatever librdkafka has learnt since: keys move only when nothing is
-        // in flight.
-        message.partition = place.1;
-        message.key = record.key;
-        message.payload = record.value;
         if let Err(error) = self.producers.begin() {
             let reason = format!("no transaction can be started: {error}");
             self.end_session(reason);
             return Err(NotSent::Later);
         }
-        match self.producers.current().send::<[u8], [u8]>(message) {
+        // Uses the partition count of the last check, whatever librdkafka has learnt since: keys move only when nothing is
+        // in flight.
+        let placement = Placement { topic: number, partition: place.1, timestamp };
+        match self.producers.send(record, placement, sequence) {
             Ok(()) => {
                 self.in_flight += 1;
                 if ordered {
@@ -232,7 +223,7 @@ impl Publisher {
                 self.last = number;
                 Ok(Accepted { topic: number, timestamp_replaced: timestamp != record.timestamp })
             }
-            Err((error, _)) => Err(self.refused_by_client(&error, record, sequence)),
+            Err(error) => Err(self.refused_by_client(&error, record, sequence)),
         }
     }
 
