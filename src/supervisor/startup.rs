@@ -20,6 +20,7 @@ use pg_logical::replication::{ReplicationStream, StreamOf};
 use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::acquire_slot::{Acquired, acquire_slot};
@@ -126,14 +127,14 @@ pub(super) async fn start(
     if !state.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
         monitor.state(State::Connecting { peer: Peer::Postgres });
     }
-    let mut sessions = Sessions::connect(config).await?;
-    let found = match sessions.take_slot(config, monitor, state).await {
+    let mut sessions = timed("connect to Postgres", Sessions::connect(config)).await?;
+    let found = match timed("take the slot", sessions.take_slot(config, monitor, state)).await {
         Ok(found) => found,
         Err(error) => return Err(with_position(error, config, state).await),
     };
-    let tables = sessions.read_tables(config, &found, state).await?;
+    let tables = timed("read the tables", sessions.read_tables(config, &found, state)).await?;
     connecting_to_kafka(monitor, state);
-    let mut kafka = Kafka::open(config, &mut sessions.stream, state).await?;
+    let mut kafka = timed("connect to Kafka", Kafka::open(config, &mut sessions.stream, state)).await?;
     let begun = begin(config, sessions, &found, &tables, &mut kafka, monitor, state).await;
     let SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid } =
         match begun {
@@ -199,6 +200,14 @@ pub(super) async fn start(
     Ok(Started { source, pipeline, kafka, dead_letters, connected, host })
 }
 
+/// Logs how long a step of the start takes.
+async fn timed<T>(step: &str, running: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = running.await;
+    tracing::debug!(step, ms = begun.elapsed().as_secs_f64() * 1000.0, "a step of the start is over");
+    done
+}
+
 /// The parts of a session that the last steps of a start create.
 struct SessionParts {
     checkpoint: Checkpoint,
@@ -221,11 +230,13 @@ async fn begin(
     monitor: &Monitor,
     state: &mut SessionState,
 ) -> Result<SessionParts, Error> {
-    let (checkpoint, resume_check) = kafka.begin(config, &mut sessions.stream, found, tables, state).await?;
+    let resumed = kafka.begin(config, &mut sessions.stream, found, tables, state);
+    let (checkpoint, resume_check) = timed("read and write the checkpoint", resumed).await?;
     let claimed = claim(config, sessions.catalog);
-    keep_alive(config, &mut sessions.stream, claimed).await?;
+    timed("claim the slot", keep_alive(config, &mut sessions.stream, claimed)).await?;
     let session = &mut sessions.stream;
-    let dead_letters = open_dead_letters(config, session, tables, monitor, state, &checkpoint).await?;
+    let dead_letters = open_dead_letters(config, session, tables, monitor, state, &checkpoint);
+    let dead_letters = timed("read the parked events", dead_letters).await?;
     let connected = Connected {
         postgres: session.info().place.clone(),
         version: session.parameters().get("server_version").cloned().unwrap_or_default(),
@@ -234,8 +245,8 @@ async fn begin(
         again: state.was_active,
     };
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
-    let stream =
-        open_stream(config, sessions.stream, found, &checkpoint, resume_check.as_ref(), state).await?;
+    let stream = open_stream(config, sessions.stream, found, &checkpoint, resume_check.as_ref(), state);
+    let stream = timed("start the stream", stream).await?;
     Ok(SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid })
 }
 
