@@ -6,6 +6,7 @@ use anyhow::ensure;
 use outbox_router::config::DeliveryMode;
 use tokio::time::sleep;
 
+use crate::bare_producer;
 use crate::contestant::{Contestant, Place};
 use crate::debezium;
 use crate::measure::ground::Run;
@@ -67,6 +68,12 @@ pub(crate) async fn measure(
                 let found = latency::measure(&place.ground, &run, *load, span, progress).await?;
                 let contestant = format!("router, {}", mode.name());
                 measured.latency.push(said(progress, contestant, called, *load, round, found.seen));
+            }
+            if load.rows == 1 && load.rate == RATE_OF_PEERS {
+                let topic = format!("bench-bare-producer-{round}");
+                let seen = bare_producer::latency(place, &topic, load.rate, span).await?;
+                let contestant = bare_producer::NAME.to_owned();
+                measured.latency.push(said(progress, contestant, called, *load, round, seen));
             }
             if settings.peers && load.rows == 1 && load.rate == RATE_OF_PEERS {
                 for peer in Contestant::PEERS {

@@ -3,6 +3,7 @@
 //!
 //! `scripts/bench` starts the servers and runs this program; see its `--help`.
 
+mod bare_producer;
 mod bare_reader;
 mod case;
 mod chart;
@@ -264,7 +265,7 @@ fn steps(settings: &Settings) -> u64 {
     let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
     of(Part::Compare, compared * rounds)
         + of(Part::Cases, Case::varied(1).len() * Contestant::OF_CASES.len() * of_cases)
-        + of(Part::Latency, (8 + peers) * settings.latency_rounds as usize)
+        + of(Part::Latency, (9 + peers) * settings.latency_rounds as usize)
         + of(Part::Growth, Case::growing(1, settings.backlog).len() * of_cases)
 }
 

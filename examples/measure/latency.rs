@@ -24,7 +24,7 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A broker answers a fetch at once if there are records, otherwise after `fetch.wait.max.ms`.
-const CONSUMER: [(&str, &str); 2] = [("isolation.level", "read_committed"), ("fetch.wait.max.ms", "10")];
+const CONSUMER: [(&str, &str); 2] = [("isolation.level", "read_committed"), ("fetch.wait.max.ms", "5")];
 
 /// The result of one run.
 #[derive(Debug, Clone, Serialize)]
