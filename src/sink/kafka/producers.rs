@@ -79,7 +79,7 @@ impl Drop for StopFlag {
 
 /// A transaction that is being committed.
 pub(super) struct Commit {
-    done: JoinHandle<Result<(), NotCommitted>>,
+    done: JoinHandle<Result<Instant, NotCommitted>>,
     /// All its records are acknowledged, and the brokers have to end it.
     ending: Arc<AtomicBool>,
 }
@@ -90,11 +90,11 @@ impl Commit {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Waits for its end. Cancel-safe.
+    /// Waits for its end, and returns when its checkpoint was acknowledged. Cancel-safe.
     ///
     /// # Errors
     /// It was not committed, or may not have been.
-    pub(super) async fn done(&mut self) -> Result<(), NotCommitted> {
+    pub(super) async fn done(&mut self) -> Result<Instant, NotCommitted> {
         (&mut self.done)
             .await
             .unwrap_or_else(|error| Err(NotCommitted { reason: error.to_string(), remedy: "" }))
@@ -267,12 +267,17 @@ fn transactional_id(name: &str, number: usize) -> String {
 }
 
 /// Blocks. The transaction is committed or aborted even if the session is over: left open, it would hide later records from
-/// consumers until it times out.
-fn commit(producer: &EventProducer, stop_flag: &AtomicBool, ending: &AtomicBool) -> Result<(), NotCommitted> {
+/// consumers until it times out. Returns when its checkpoint was acknowledged.
+fn commit(
+    producer: &EventProducer,
+    stop_flag: &AtomicBool,
+    ending: &AtomicBool,
+) -> Result<Instant, NotCommitted> {
     if let Err(not_taken) = checkpoint_acknowledged(producer, stop_flag) {
         abort(producer);
         return Err(not_taken);
     }
+    let acknowledged = Instant::now();
     ending.store(true, Ordering::Relaxed);
     let mut committed = repeat(stop_flag, CALL_TIMEOUT, None, |timeout| producer.commit_transaction(timeout));
     if committed.is_err() && stop_flag.load(Ordering::Acquire) {
@@ -281,7 +286,7 @@ fn commit(producer: &EventProducer, stop_flag: &AtomicBool, ending: &AtomicBool)
             producer.commit_transaction(timeout)
         });
     }
-    committed.map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
+    committed.map(|()| acknowledged).map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
 }
 
 /// Waits until the checkpoint is acknowledged.

@@ -31,8 +31,9 @@ const LONG_BACKLOG: u32 = 10;
 /// The maximum number of records in a transaction: that many are sent again if it is aborted.
 const MAX_RECORDS: usize = 100_000;
 
-/// The minimum time between two commits if the stream is idle in between.
-const COMMIT_INTERVAL: Duration = Duration::from_millis(5);
+/// The minimum time between two commits while there is no backlog. An event waits for half of it on average; the rest of a
+/// transaction takes one to two milliseconds.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The same if only the position has moved.
 const WHEN_IDLE: Duration = Duration::from_secs(1);
@@ -74,9 +75,28 @@ struct Open {
 struct Committing {
     commit: Commit,
     since: Instant,
+    /// When the transaction was closed to new records.
+    closed: Instant,
     checkpoint: Checkpoint,
     delivered: DeliveryStats,
     open: Option<Open>,
+}
+
+impl Committing {
+    /// Logs how long each step took, in microseconds. `acknowledged`: when the checkpoint was acknowledged.
+    fn trace(&self, acknowledged: Instant) {
+        let first = self.open.map_or(self.closed, |open| open.since);
+        let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_micros() as u64;
+        tracing::trace!(
+            peer = "kafka",
+            records = self.open.map_or(0, |open| open.records),
+            open = us(first, self.closed),
+            records_acknowledged = us(self.closed, self.since),
+            checkpoint_acknowledged = us(self.since, acknowledged),
+            ended = us(acknowledged, Instant::now()),
+            "transaction committed; times in microseconds"
+        );
+    }
 }
 
 /// Whether it is time to commit.
@@ -277,8 +297,9 @@ impl Transactions {
         let commit = commit(&checkpoint)?;
         let (open, since) = (self.open.take(), Instant::now());
         let delivered = std::mem::take(&mut self.delivered);
-        self.committing = Some(Committing { commit, since, checkpoint, delivered, open });
-        (self.last, self.closing) = (Some(since), None);
+        let closed = self.closing.take().unwrap_or(since);
+        self.committing = Some(Committing { commit, since, closed, checkpoint, delivered, open });
+        self.last = Some(since);
         Ok(())
     }
 
@@ -288,9 +309,12 @@ impl Transactions {
         let done = committing.commit.done().await;
         // it is over, even if its result is unknown
         let Some(over) = self.committing.take() else { return Ok(DeliveryStats::default()) };
-        if let Err(not_committed) = done {
-            self.failed = over.open.map(|open| (open, over.delivered.bytes()));
-            return Err(not_committed.into());
+        match done {
+            Ok(acknowledged) => over.trace(acknowledged.into()),
+            Err(not_committed) => {
+                self.failed = over.open.map(|open| (open, over.delivered.bytes()));
+                return Err(not_committed.into());
+            }
         }
         self.committed = over.checkpoint;
         if let Some(Open { since, bytes, delay_is_explained, .. }) = over.open {

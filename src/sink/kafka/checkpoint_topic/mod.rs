@@ -130,7 +130,7 @@ impl CheckpointStore {
                 Ok(mut commit) => commit.done().await,
                 Err(failed) => Err(failed),
             };
-            committed.map_err(|NotCommitted { reason, remedy }| {
+            committed.map(|_| ()).map_err(|NotCommitted { reason, remedy }| {
                 let what = format!("the position cannot be committed to the topic {topic}: {reason}");
                 match remedy {
                     "" => Error::transient(Peer::Kafka, what),
