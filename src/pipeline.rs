@@ -102,7 +102,7 @@ impl Pipeline {
         monitor: Monitor,
     ) -> Self {
         let transaction =
-            Origin { final_lsn: Lsn::INVALID, xid: 0, commit_time: PgTimestamp::default(), ordinal: 0 };
+            Landmark { final_lsn: Lsn::INVALID, xid: 0, commit_time: PgTimestamp::default() }.into();
         Pipeline {
             outbox,
             router,
@@ -122,8 +122,13 @@ impl Pipeline {
     }
 
     /// Begins a transaction; the following changes belong to it.
-    pub fn begin(&mut self, Landmark { final_lsn, xid, commit_time }: Landmark) {
-        self.transaction = Origin { final_lsn, xid, commit_time, ordinal: 0 };
+    pub fn begin(&mut self, transaction: Landmark) {
+        self.transaction = transaction.into();
+    }
+
+    /// The place of the last processed change in the log.
+    pub fn origin(&self) -> Origin {
+        self.transaction
     }
 
     /// When the current transaction was committed.
@@ -142,41 +147,27 @@ impl Pipeline {
     ) -> Result<Option<PipelineOutput<'a>>, Error> {
         let Pipeline { outbox, router, replay, transaction, head, present, monitor, .. } = self;
         transaction.ordinal = ordinal;
-        let origin = *transaction;
-        let place = Partial { final_lsn: origin.final_lsn, changes: ordinal };
-        let shard = outbox.shard();
-        let (row, written) = match change {
-            Change::Row(insert) => {
-                let outbox = &*outbox;
-                match outbox.event(&insert) {
-                    Ok(Some(row)) => (row, Written::Row(outbox, insert)),
-                    Ok(None) => {
-                        monitor.counts().ignored_changes.add(1);
-                        return Ok(None);
-                    }
-                    Err(error) => {
-                        let present = present.of(origin.final_lsn, *head);
-                        return Err(decode_error(&error, place, shard, present));
-                    }
+        let (origin, shard) = (*transaction, outbox.shard());
+        match output(outbox, router, replay.as_ref(), change, origin) {
+            Ok(None) => {
+                // a message that is no event belongs to another shard
+                if matches!(change, Change::Row(_)) {
+                    monitor.counts().ignored_changes.add(1);
                 }
+                Ok(None)
             }
-            Change::Message(message) => match outbox.message(&message) {
-                Ok(Some(row)) => (row, Written::Message(message)),
-                // an event of another shard
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    let present = present.of(origin.final_lsn, *head);
-                    return Err(decode_error(&error, place, shard, present));
-                }
-            },
-        };
-        let replay = replay_mark(replay.as_ref(), &origin);
-        router.set_replay_mark(replay);
-        let routed = router.route(&row, &origin).map_err(Unsendable::from);
-        Ok(Some(PipelineOutput {
-            event: Event { row, origin, replay, shard, retried: false, written },
-            routed,
-        }))
+            Err(error) => {
+                let place = Partial { final_lsn: origin.final_lsn, changes: ordinal };
+                Err(decode_error(&error, place, shard, present.of(origin.final_lsn, *head)))
+            }
+            output => Ok(output.ok().flatten()),
+        }
+    }
+
+    /// What [`Pipeline::process`] will return for a later change at `origin`; `None` if it is not an event or cannot be decoded.
+    pub fn preview<'a>(&'a mut self, change: Change<'a>, origin: Origin) -> Option<PipelineOutput<'a>> {
+        let Pipeline { outbox, router, replay, .. } = self;
+        output(outbox, router, replay.as_ref(), change, origin).ok().flatten()
     }
 
     /// Handles a message that is not an event. `already_delivered`: the changes after it were delivered before.
@@ -228,6 +219,37 @@ impl Pipeline {
         self.monitor.counts().ignored_changes.add(1);
         Ok(())
     }
+}
+
+impl From<Landmark> for Origin {
+    /// The place before the transaction's first change.
+    fn from(Landmark { final_lsn, xid, commit_time }: Landmark) -> Self {
+        Origin { final_lsn, xid, commit_time, ordinal: 0 }
+    }
+}
+
+/// Decodes and routes a change; `None` if it is not an event.
+fn output<'a>(
+    outbox: &'a mut Outbox,
+    router: &'a mut Router,
+    replay: Option<&'a Replay>,
+    change: Change<'a>,
+    origin: Origin,
+) -> Result<Option<PipelineOutput<'a>>, OutboxError> {
+    let shard = outbox.shard();
+    let (row, written) = match change {
+        Change::Row(insert) => {
+            let outbox = &*outbox;
+            (outbox.event(&insert)?, Written::Row(outbox, insert))
+        }
+        Change::Message(message) => (outbox.message(&message)?, Written::Message(message)),
+    };
+    let Some(row) = row else { return Ok(None) };
+    let replay = replay_mark(replay, &origin);
+    router.set_replay_mark(replay);
+    let routed = router.route(&row, &origin).map_err(Unsendable::from);
+    let event = Event { row, origin, replay, shard, retried: false, written };
+    Ok(Some(PipelineOutput { event, routed }))
 }
 
 impl PipelineOutput<'_> {

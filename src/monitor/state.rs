@@ -19,6 +19,11 @@ pub enum State {
     },
     /// Connected to both servers; events are sent as they are committed.
     Active,
+    /// The same, but events wait for something that the router itself does now.
+    Busy {
+        /// What it does, and how far it is.
+        with: String,
+    },
     /// A standby: another router holds the slot, and this one takes over when it is free.
     Waiting {
         /// Who holds it.
@@ -60,7 +65,7 @@ pub enum StateKind {
     Reconnecting,
     /// [`State::Waiting`]
     Waiting,
-    /// [`State::Active`]
+    /// [`State::Active`] and [`State::Busy`]
     Active,
 }
 
@@ -101,7 +106,7 @@ impl State {
         match self {
             State::Starting => StateKind::Starting,
             State::Connecting { .. } => StateKind::Connecting,
-            State::Active => StateKind::Active,
+            State::Active | State::Busy { .. } => StateKind::Active,
             State::Waiting { .. } => StateKind::Waiting,
             State::Reconnecting { .. } => StateKind::Reconnecting,
             State::Stopping => StateKind::Stopping,
@@ -120,7 +125,8 @@ impl State {
     /// Why the router is in it.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            State::Waiting { reason }
+            State::Busy { with: reason }
+            | State::Waiting { reason }
             | State::Reconnecting { reason, .. }
             | State::Refused { reason, .. } => Some(reason),
             _ => None,
@@ -174,5 +180,7 @@ mod tests {
         assert_eq!(state.to_string(), "reconnecting to kafka: all brokers are down");
         assert_eq!(State::Connecting { peer: Peer::Postgres }.to_string(), "connecting to postgres");
         assert_eq!(State::Active.to_string(), "active");
+        let busy = State::Busy { with: "creating topics: 3 of 5".to_owned() };
+        assert_eq!(busy.to_string(), "active: creating topics: 3 of 5");
     }
 }

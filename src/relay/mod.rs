@@ -219,6 +219,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                         Ok(()) => {}
                         Err(Unsent::Later) => {
                             self.pending = Some(number);
+                            self.look_ahead();
                             return Ok(Dispatched::HeldBack);
                         }
                         Err(Unsent::Never(error)) => {
@@ -247,6 +248,26 @@ impl<S: Source, K: Sink> Relay<S, K> {
             }
             self.source.consume();
         }
+    }
+
+    /// Shows the sink the events behind the one that waits, if it can prepare for them.
+    fn look_ahead(&mut self) {
+        if !self.sink.looks_ahead() {
+            return;
+        }
+        let Relay { source, pipeline, sink, .. } = self;
+        let mut origin = pipeline.origin();
+        source.look_ahead(&mut |item| {
+            match item {
+                Read::Begin(transaction) => origin = transaction.into(),
+                Read::Change(change) => {
+                    origin.ordinal += 1;
+                    return pipeline.preview(change, origin).is_none_or(|output| sink.look_ahead(&output));
+                }
+                _ => {}
+            }
+            true
+        });
     }
 }
 

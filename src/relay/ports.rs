@@ -33,6 +33,11 @@ pub trait Source {
     /// Marks the last item as processed.
     fn consume(&mut self);
 
+    /// Passes the items behind the last one to `see`, as far as they have arrived, until it returns false. Only
+    /// [`Read::Begin`] and [`Read::Change`] matter. Stops before anything that changes how later changes are read. Consumes
+    /// nothing: `next` returns each of them later.
+    fn look_ahead(&self, see: &mut dyn FnMut(Read<'_>) -> bool);
+
     /// Takes the delivery state, which bounds what the source may confirm, now or later, and returns the source's state.
     ///
     /// # Errors
@@ -141,7 +146,7 @@ pub enum Intake {
 
 /// Where records go.
 ///
-/// In each iteration the loop calls `reports`, then `send` for each event, then `after_dispatch` once. Then it usually awaits
+/// In each iteration the loop calls `reports`, then `send` for each event, perhaps `look_ahead`, then `after_dispatch` once. Then it usually awaits
 /// `wait`. At the end of a session it sends nothing more.
 ///
 /// The sink keeps the order: records of one destination with the same key arrive in the order of `send`. The loop bounds what is
@@ -167,6 +172,18 @@ pub trait Sink {
     /// `Later`: the loop offers the same event with the same number again in a later iteration. `Impossible`: it can never be sent.
     /// If `output.routed` is an error, that error is the reason. A sink around this one may park the event.
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent>;
+
+    /// Whether to call [`Sink::look_ahead`] now: the destination of the event that was just answered with `Later` has to be
+    /// prepared, and those of later events can be prepared with it.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// Shows an event behind the one that waits. It is sent in its turn, so the sink only prepares for it. Returns whether to show the
+    /// next one.
+    fn look_ahead(&mut self, _output: &PipelineOutput<'_>) -> bool {
+        false
+    }
 
     /// Passes each report since the last call to `event`, which returns the record in flight, if it was known. The loop may call this
     /// without having waited in between. After a refusal the sink sends nothing more and discards its queue.
@@ -303,6 +320,8 @@ impl Durability {
 pub enum Health {
     /// Records flow.
     Flowing,
+    /// They will flow once the sink has done this, which goes on.
+    Busy(String),
     /// Nothing can be delivered, which explains any other stall.
     Down(Stalled),
     /// Something is stalled.

@@ -28,6 +28,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 self.monitor
                     .state(State::Reconnecting { peer: stalled.peer, reason: stalled.reason.clone() });
             }
+            Health::Busy(with) => self.monitor.state(State::Busy { with: with.clone() }),
             Health::Flowing => self.monitor.state(State::Active),
         }
         self.last_health = health;

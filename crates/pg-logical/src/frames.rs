@@ -81,12 +81,21 @@ impl FrameBuffer {
 
     /// The next complete message, without consuming it; `None` if more bytes are needed.
     pub fn peek(&self) -> Result<Option<Frame<'_>>, BadLength> {
-        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
-        let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
-            return Ok(None);
-        };
-        let body_len = body_length(tag, [a, b, c, d])?;
-        Ok(rest.get(..body_len).map(|body| Frame { tag, body }))
+        Ok(split_first(self.received())?.map(|(frame, _)| frame))
+    }
+
+    /// All complete messages in order, without consuming them. They end before a message with an impossible length.
+    pub fn peek_all(&self) -> impl Iterator<Item = Frame<'_>> {
+        let mut rest = self.received();
+        std::iter::from_fn(move || {
+            let (frame, after) = split_first(rest).ok()??;
+            rest = after;
+            Some(frame)
+        })
+    }
+
+    fn received(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
     /// Whether enough bytes have arrived for a lagging reader to start processing.
@@ -166,12 +175,20 @@ impl FrameBuffer {
 
     /// The size of the first message on the wire, or 0 before its header has arrived.
     fn announced(&self) -> usize {
-        let received = self.bytes.get(self.start..self.end).unwrap_or_default();
-        match received.first_chunk::<HEADER>() {
+        match self.received().first_chunk::<HEADER>() {
             Some(&[tag, a, b, c, d]) => body_length(tag, [a, b, c, d]).map_or(0, |body| HEADER + body),
             None => 0,
         }
     }
+}
+
+/// The first message and the bytes after it; `None` if it is incomplete.
+fn split_first(received: &[u8]) -> Result<Option<(Frame<'_>, &[u8])>, BadLength> {
+    let Some((&[tag, a, b, c, d], rest)) = received.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let body_len = body_length(tag, [a, b, c, d])?;
+    Ok(rest.split_at_checked(body_len).map(|(body, after)| (Frame { tag, body }, after)))
 }
 
 fn body_length(tag: u8, word: [u8; 4]) -> Result<usize, BadLength> {
@@ -225,6 +242,30 @@ mod tests {
                 .block_on(read_all(&wire, chunk));
             prop_assert_eq!(seen, bodies.into_iter().map(|body| (b'd', body)).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn all_complete_messages_are_seen_and_none_is_consumed() {
+        let wire = [message(b'a', b"1"), message(b'b', b""), message(b'c', b"22")].concat();
+        for end in 0..=wire.len() {
+            let mut buffer = FrameBuffer::new(wire[..end].to_vec());
+            for _ in 0..2 {
+                let tags: Vec<u8> = buffer.peek_all().map(|frame| frame.tag).collect();
+                let complete = [6, 11, 18].iter().filter(|length| **length <= end).count();
+                assert_eq!(tags, b"abc"[..complete], "{end} bytes");
+            }
+            if end >= 6 {
+                buffer.consume(6);
+                assert!(buffer.peek_all().all(|frame| frame.tag != b'a'), "a consumed one is gone");
+            }
+        }
+    }
+
+    #[test]
+    fn an_impossible_length_ends_what_is_seen() {
+        let wire = [message(b'a', b"1"), vec![b'b', 0, 0, 0, 3], message(b'c', b"")].concat();
+        let tags: Vec<u8> = FrameBuffer::new(wire).peek_all().map(|frame| frame.tag).collect();
+        assert_eq!(tags, b"a");
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::bulk_read::{self, Piece};
 use crate::error::{Error, Remedy};
-use crate::frames::{BadLength, FrameBuffer};
+use crate::frames::{BadLength, Frame, FrameBuffer};
 use crate::lsn::Lsn;
 use crate::server_error::ServerError;
 use crate::stream::Transport;
@@ -159,14 +159,27 @@ impl<S: Transport> ReplicationStream<S> {
             }
         }
         let Some(frame) = self.frames.peek()? else { return Ok(None) };
-        let message = match &self.phase {
-            Phase::BulkReading(read, _) => match bulk_read::decode(frame.body, read.rows == 0)? {
-                Piece::Row { lsn, data } => ReplicationMessage::XLogData { wal_end: lsn, data },
-                Piece::End => return Ok(None),
-            },
-            _ => decode(frame.body)?,
-        };
-        Ok(Some((message, frame.wire_len())))
+        let first_row = self.rows_read() == 0;
+        Ok(self.data(frame, first_row)?.map(|message| (message, frame.wire_len())))
+    }
+
+    /// The messages behind the one that [`peek`](Self::peek) returned, as far as they have arrived. They end before anything
+    /// that is not data. Nothing is consumed, and `peek` will return each of them.
+    pub fn look_ahead(&self) -> impl Iterator<Item = ReplicationMessage<'_>> {
+        let reading = matches!(self.phase, Phase::Streaming | Phase::BulkReading(..));
+        let frames = self.frames.peek_all().skip(1).take_while(move |frame| reading && frame.tag == b'd');
+        frames.map_while(|frame| self.data(frame, false).ok().flatten())
+    }
+
+    /// The data of a CopyData; `None` at the end of a bulk read, whose `first_row` also has the header.
+    fn data<'a>(&self, frame: Frame<'a>, first_row: bool) -> Result<Option<ReplicationMessage<'a>>, Error> {
+        match &self.phase {
+            Phase::BulkReading(..) => Ok(match bulk_read::decode(frame.body, first_row)? {
+                Piece::Row { lsn, data } => Some(ReplicationMessage::XLogData { wal_end: lsn, data }),
+                Piece::End => None,
+            }),
+            _ => decode(frame.body).map(Some),
+        }
     }
 
     /// Drops the message that [`peek`](Self::peek) returned.

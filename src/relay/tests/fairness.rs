@@ -1,4 +1,4 @@
-//! A busy port must not keep the loop from the other one, whose server waits for answers.
+//! A busy port must not keep the loop from the other one, whose server waits for answers, and shows what it does.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::Fixture;
 use super::sink::first;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, State};
 use crate::pipeline::{Pipeline, PipelineOutput};
 use crate::progress::{Progress, Sequence};
 use crate::relay::{
@@ -57,6 +57,8 @@ impl Source for Idle {
     }
 
     fn consume(&mut self) {}
+
+    fn look_ahead(&self, _: &mut dyn FnMut(Read<'_>) -> bool) {}
 
     fn after_dispatch(&mut self, _: &DeliveryState) -> Result<SourceState, Error> {
         Ok(SourceState {
@@ -122,7 +124,10 @@ impl Sink for Idle {
     }
 
     fn health(&self) -> Health {
-        Health::Flowing
+        match self.busy {
+            true => Health::Busy("creating topics: 1 of 2".to_owned()),
+            false => Health::Flowing,
+        }
     }
 
     async fn close(
@@ -136,27 +141,40 @@ impl Sink for Idle {
     }
 }
 
+/// Runs a session in which one of the ports is busy. Returns how it ended, and the last state.
+fn run(sink_is_busy: bool) -> (Outcome, State) {
+    let fixture = Fixture::new();
+    let (one, other) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let source = Idle { busy: !sink_is_busy, this: Rc::clone(&one), other: Rc::clone(&other) };
+    let sink = Idle { busy: sink_is_busy, this: other, other: one };
+    let (outbox, router) = fixture.parts();
+    let on_update = fixture.config.outbox.on_update;
+    let monitor = Monitor::new("fairness");
+    let pipeline = Pipeline::new(outbox, router, None, Lsn(0), on_update, monitor.clone());
+    let relay = Relay::new(
+        source,
+        pipeline,
+        sink,
+        first(Lsn(0)).position,
+        Window::new(10, 1_000),
+        monitor.clone(),
+        std::time::Duration::from_secs(5),
+    );
+    let ended = fixture.runtime.block_on(relay.run(&CancellationToken::new()));
+    (ended.outcome, monitor.current_state())
+}
+
 #[test]
 fn neither_port_is_starved_by_the_other() {
-    let fixture = Fixture::new();
     for sink_is_busy in [true, false] {
-        let (one, other) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        let source = Idle { busy: !sink_is_busy, this: Rc::clone(&one), other: Rc::clone(&other) };
-        let sink = Idle { busy: sink_is_busy, this: other, other: one };
-        let (outbox, router) = fixture.parts();
-        let on_update = fixture.config.outbox.on_update;
-        let pipeline = Pipeline::new(outbox, router, None, Lsn(0), on_update, Monitor::new("fairness"));
-        let relay = Relay::new(
-            source,
-            pipeline,
-            sink,
-            first(Lsn(0)).position,
-            Window::new(10, 1_000),
-            Monitor::new("fairness"),
-            std::time::Duration::from_secs(5),
-        );
-        let ended = fixture.runtime.block_on(relay.run(&CancellationToken::new()));
-        let Outcome::Failed(error) = ended.outcome else { panic!("{:?}", ended.outcome) };
+        let (Outcome::Failed(error), _) = run(sink_is_busy) else { panic!("no error") };
         assert!(error.to_string().contains("both were served"), "{error}, sink busy: {sink_is_busy}");
     }
+}
+
+#[test]
+fn the_state_shows_what_a_busy_sink_does() {
+    let (_, state) = run(true);
+    assert_eq!(state, State::Busy { with: "creating topics: 1 of 2".to_owned() });
+    assert!(state.kind().is_ready());
 }

@@ -230,6 +230,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => any::<bool>().prop_map(Action::CheckpointFails),
         1 => Just(Action::SinkFails),
         1 => Just(Action::Stall),
+        3 => Just(Action::Prepare),
     ]
 }
 
@@ -254,6 +255,27 @@ fn schedule() -> impl Strategy<Value = Schedule> {
             // shards need checkpoints
             until: until.filter(|_| mode != Mode::SlotOnly),
         })
+}
+
+/// Many topics in a backlog are not prepared one after the other.
+#[test]
+fn topics_of_later_events_are_prepared_with_the_one_that_is_needed() {
+    let fixture = Fixture::new();
+    let event = |aggregate| Change { aggregate, kind: Kind::Event };
+    for parks in [false, true] {
+        let world = World::new(
+            Mode::AtLeastOnce,
+            (0..4).map(|number| (number * 25..number * 25 + 25).map(event).collect()).collect(),
+            vec![Action::Arrive(200)],
+            1_000,
+        );
+        world.borrow_mut().ahead = usize::MAX;
+        let start = start(&world, None);
+        fixture.runtime.block_on(fixture.session(&world, start, parks, 0));
+        finished(&world);
+        let world = world.borrow();
+        assert_eq!((world.preparations, &world.fault), (1, &None), "parks: {parks}");
+    }
 }
 
 #[test]

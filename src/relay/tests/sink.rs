@@ -1,6 +1,6 @@
 //! A sink that stores records in memory, and reports on them as the script says.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -9,6 +9,7 @@ use pg_logical::Lsn;
 use super::world::{Action, Id, Kind, Mode, Shared, World};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Peer};
+use crate::outbox::Field;
 use crate::pipeline::PipelineOutput;
 use crate::progress::{Position, Progress, Sequence};
 use crate::relay::{
@@ -36,6 +37,29 @@ pub(super) struct MemorySink {
     stored: Checkpoint,
     checkpointed: bool,
     stalled: bool,
+    topics: Topics,
+}
+
+/// Each aggregate has its own topic, which is prepared before its first record.
+#[derive(Default)]
+struct Topics {
+    ready: BTreeSet<u8>,
+    /// The topic of the event that waits, and that event, unless it is retried.
+    needed: Option<(u8, Option<Id>)>,
+    /// The topics of events behind it.
+    ahead: BTreeSet<u8>,
+    /// The event that was shown last.
+    shown: Option<Id>,
+}
+
+impl Topics {
+    fn prepare(&mut self, world: &mut World) -> bool {
+        let Some((needed, _)) = self.needed.take() else { return false };
+        world.preparations += 1;
+        self.ready.insert(needed);
+        self.ready.append(&mut self.ahead);
+        true
+    }
 }
 
 impl MemorySink {
@@ -52,6 +76,7 @@ impl MemorySink {
             committing: None,
             checkpointed: false,
             stalled: false,
+            topics: Topics::default(),
         }
     }
 
@@ -92,7 +117,8 @@ impl MemorySink {
 
     fn act(&mut self) -> Poll<Result<(), Error>> {
         if self.world.borrow().is_draining() {
-            let stalled = std::mem::take(&mut self.stalled);
+            let stalled =
+                std::mem::take(&mut self.stalled) | self.topics.prepare(&mut self.world.borrow_mut());
             let acted = match self.partition(0) {
                 Some(partition) => self.deliver(partition),
                 None => self.store(),
@@ -133,6 +159,7 @@ impl MemorySink {
             }
             Action::SinkFails => return Poll::Ready(Err(Error::transient(Peer::Kafka, "lost"))),
             Action::Stall => self.stalled = !self.stalled,
+            Action::Prepare => drop(self.topics.prepare(&mut self.world.borrow_mut())),
             _ => {}
         }
         Poll::Ready(Ok(()))
@@ -182,7 +209,7 @@ impl Sink for MemorySink {
     type End = Checkpoint;
 
     fn is_ready(&self) -> bool {
-        !self.stalled && !self.closing && self.open.len() < TRANSACTION
+        !self.stalled && self.topics.needed.is_none() && !self.closing && self.open.len() < TRANSACTION
     }
 
     fn send(&mut self, made: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
@@ -211,12 +238,48 @@ impl Sink for MemorySink {
             }
             Kind::Event | Kind::Unsendable => {}
         }
+        if !self.topics.ready.contains(&change.aggregate) {
+            let waits = (!made.event.retried).then_some(id);
+            self.topics = Topics {
+                ready: std::mem::take(&mut self.topics.ready),
+                needed: Some((change.aggregate, waits)),
+                ..Topics::default()
+            };
+            return Err(NotSent::Later);
+        }
         if world.mode == Mode::ExactlyOnce {
             self.open.push(id);
         }
         self.in_flight.entry(change.aggregate).or_default().push_back((sequence, id));
         let commit_time = made.event.origin.commit_time;
         Ok(Sent::Record(InFlight { bytes: 1, memory: 1, commit_time, target: 0 }))
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.topics.needed.is_some()
+    }
+
+    fn look_ahead(&mut self, made: &PipelineOutput<'_>) -> bool {
+        let place = made.event.place();
+        let mut world = self.world.borrow_mut();
+        let id = world.id(place.final_lsn, place.changes);
+        let Some((id, change)) = id.and_then(|id| Some((id, world.change(id)?))) else {
+            world.wrong(format!("an event at {place:?} was shown that is not there"));
+            return false;
+        };
+        let aggregate = made.event.row.field(Field::AggregateId);
+        if aggregate != Some(change.aggregate.to_string().as_bytes()) {
+            world.wrong(format!("{id:?} was shown with the place of another event"));
+        }
+        let before = self.topics.shown.or(self.topics.needed.and_then(|(_, waits)| waits));
+        if before >= Some(id) {
+            world.wrong(format!("{id:?} was shown behind {before:?}"));
+        }
+        self.topics.shown = Some(id);
+        if change.kind != Kind::Dropped {
+            self.topics.ahead.insert(change.aggregate);
+        }
+        self.topics.ahead.len() < world.ahead
     }
 
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {

@@ -95,6 +95,28 @@ impl ScriptedSource {
         }
     }
 
+    fn read<'a>(&self, item: &'a Item) -> Read<'a> {
+        let world = self.world.borrow();
+        match item {
+            Item::Begin(number) => match world.log.get(*number) {
+                Some(one) => Read::Begin(one.itself),
+                None => Read::Nothing,
+            },
+            Item::Change(_, content) => {
+                let message = LogicalMessage {
+                    transactional: true,
+                    lsn: Lsn(1),
+                    prefix: PREFIX,
+                    content: content.as_bytes(),
+                };
+                Read::Change(Change::Message(message))
+            }
+            Item::Commit(number) => Read::Commit(world.log.get(*number).map_or(Lsn(0), |one| one.end)),
+            Item::KeepAlive(end) => Read::Reached(*end),
+            Item::End(reached) => Read::End(*reached),
+        }
+    }
+
     fn confirm(&mut self, durable: Lsn) {
         if durable > self.confirmed && self.is_log_verified() {
             self.confirmed = durable;
@@ -169,26 +191,8 @@ impl Source for ScriptedSource {
         if self.next >= self.arrived {
             return Ok(Read::Nothing);
         }
-        let world = self.world.borrow();
         let Some(item) = self.items.get(self.next) else { return Ok(Read::Nothing) };
-        Ok(match item {
-            Item::Begin(number) => match world.log.get(*number) {
-                Some(one) => Read::Begin(one.itself),
-                None => Read::Nothing,
-            },
-            Item::Change(_, content) => {
-                let message = LogicalMessage {
-                    transactional: true,
-                    lsn: Lsn(1),
-                    prefix: PREFIX,
-                    content: content.as_bytes(),
-                };
-                Read::Change(Change::Message(message))
-            }
-            Item::Commit(number) => Read::Commit(world.log.get(*number).map_or(Lsn(0), |one| one.end)),
-            Item::KeepAlive(end) => Read::Reached(*end),
-            Item::End(reached) => Read::End(*reached),
-        })
+        Ok(self.read(item))
     }
 
     fn consume(&mut self) {
@@ -201,6 +205,15 @@ impl Source for ScriptedSource {
             _ => {}
         }
         self.next += 1;
+    }
+
+    fn look_ahead(&self, see: &mut dyn FnMut(Read<'_>) -> bool) {
+        let arrived = self.items.get(self.next + 1..self.arrived).unwrap_or_default();
+        for item in arrived {
+            if !see(self.read(item)) {
+                return;
+            }
+        }
     }
 
     fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {

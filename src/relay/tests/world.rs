@@ -79,14 +79,23 @@ pub(super) enum Action {
     SinkFails,
     /// The sink accepts nothing for a while, or accepts records again.
     Stall,
+    /// The topics that the sink prepares are ready.
+    Prepare,
 }
 
 impl Action {
     pub(super) fn is_for_sink(self) -> bool {
-        use Action::{Checkpoint, CheckpointFails, Deliver, DeliverAll, Refuse, SinkFails, Stall};
+        use Action::{Checkpoint, CheckpointFails, Deliver, DeliverAll, Prepare, Refuse, SinkFails, Stall};
         matches!(
             self,
-            Deliver(_) | DeliverAll | Refuse(_) | Checkpoint | CheckpointFails(_) | SinkFails | Stall
+            Deliver(_)
+                | DeliverAll
+                | Refuse(_)
+                | Checkpoint
+                | CheckpointFails(_)
+                | SinkFails
+                | Stall
+                | Prepare
         )
     }
 }
@@ -112,6 +121,10 @@ pub(super) struct World {
     pub(super) is_done: bool,
     /// How many records may be in flight.
     pub(super) window: usize,
+    /// How many topics of later events the sink prepares with the one that is needed.
+    pub(super) ahead: usize,
+    /// How often topics were prepared, in all sessions.
+    pub(super) preparations: usize,
     /// The first violation.
     pub(super) fault: Option<String>,
 }
@@ -150,6 +163,8 @@ impl World {
             stop: CancellationToken::new(),
             is_done: false,
             window,
+            ahead: 1,
+            preparations: 0,
             fault: None,
         }))
     }

@@ -244,6 +244,17 @@ impl<K: Sink> Sink for DeadLetters<K> {
         }
     }
 
+    fn looks_ahead(&self) -> bool {
+        self.inner.looks_ahead()
+    }
+
+    fn look_ahead(&mut self, output: &PipelineOutput<'_>) -> bool {
+        // nothing is prepared for an event that will be parked
+        let Partial { final_lsn, changes } = output.event.place();
+        let aggregate = output.event.row.field(Field::AggregateId);
+        self.parking.parks(aggregate, Key { final_lsn, change: changes }) || self.inner.look_ahead(output)
+    }
+
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         while let Some(report) = self.reports.pop_front() {
             self.handle_report(report, event);

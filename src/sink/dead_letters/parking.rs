@@ -110,6 +110,14 @@ impl Parking {
         self.without_aggregate.remove(&event)
     }
 
+    /// Whether the event is parked, or will be, whatever the sink inside makes of it.
+    pub(super) fn parks(&self, aggregate: Option<&[u8]>, event: Key) -> bool {
+        let Key { final_lsn, change } = event;
+        self.refused.contains_key(&Partial { final_lsn, changes: change })
+            || self.without_aggregate.contains(&event)
+            || self.holds(aggregate, event)
+    }
+
     /// Why the brokers refused this event before, if they did.
     pub(super) fn refused(&self, event: Partial) -> Option<Unsendable> {
         self.refused.get(&event).cloned()

@@ -1,6 +1,6 @@
 //! A replication slot as a source: streamed, or read in bulk if it lags far behind.
 //!
-//! - `messages` turns the server's messages into items for the loop; `read_policy` and `read_throttle` decide when to read
+//! - `messages` turns the server's messages into items for the loop; `look_ahead` shows later ones; `read_policy` and `read_throttle` decide when to read
 //! - `bulk_reads` switches between the stream and bulk reads; `bulk_read_size` sizes them
 //! - `resume_check` compares the start of the stream with the log that was read before
 //! - `feedback` answers the server and handles the results of the catalogue watch; `confirmation` bounds the confirmed position
@@ -14,6 +14,7 @@ mod confirmation;
 mod feedback;
 mod heartbeat;
 mod lease;
+mod look_ahead;
 mod messages;
 mod read_policy;
 mod read_throttle;
@@ -302,6 +303,11 @@ impl<S: Transport> Source for SlotSource<S> {
         if std::mem::take(&mut self.last_read.reply) {
             self.queue_status(false);
         }
+    }
+
+    fn look_ahead(&self, see: &mut dyn FnMut(Read<'_>) -> bool) {
+        let prefix = self.config.outbox.message_prefix.as_deref();
+        look_ahead::show(self.stream.look_ahead(), prefix, self.until, see);
     }
 
     fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {

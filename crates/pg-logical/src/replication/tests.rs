@@ -71,6 +71,51 @@ async fn messages_are_borrowed_until_consumed() {
     assert_eq!(stream.peek().unwrap(), None);
 }
 
+fn xlog_data(data: &[u8]) -> Vec<u8> {
+    frame(b'd', &[b"w", &[0; 24][..], data].concat())
+}
+
+#[tokio::test]
+async fn looking_ahead_sees_what_has_arrived_and_consumes_nothing() {
+    let (mut stream, mut theirs) = started().await;
+    let ahead = |stream: &ReplicationStream<_>| -> Vec<String> {
+        let shown = |message| match message {
+            ReplicationMessage::XLogData { data, .. } => String::from_utf8_lossy(data).into_owned(),
+            ReplicationMessage::PrimaryKeepAlive { wal_end, .. } => wal_end.to_string(),
+        };
+        stream.look_ahead().map(shown).collect()
+    };
+    let partial = xlog_data(b"partial");
+    let wire = [
+        xlog_data(b"current"),
+        xlog_data(b"a"),
+        keepalive(9, 1),
+        xlog_data(b"b"),
+        frame(b'N', b"\0"),
+        xlog_data(b"c"),
+        partial[..9].to_vec(),
+    ];
+    theirs.write_all(&wire.concat()).await.unwrap();
+    stream.io(Receiving::AtOnce).await.unwrap();
+    for _ in 0..2 {
+        let (current, _) = stream.peek().unwrap().unwrap();
+        let ReplicationMessage::XLogData { data, .. } = current else { panic!("{current:?}") };
+        assert_eq!(data, b"current");
+        assert_eq!(ahead(&stream), ["a", "0/9", "b"], "a notice is handled first");
+    }
+    for _ in 0..4 {
+        let (_, length) = stream.peek().unwrap().unwrap();
+        stream.consume(length);
+    }
+    let (_, length) = stream.peek().unwrap().unwrap();
+    assert_eq!(ahead(&stream), [""; 0], "the next one is incomplete");
+    theirs.write_all(&partial[9..]).await.unwrap();
+    stream.io(Receiving::AtOnce).await.unwrap();
+    assert_eq!(ahead(&stream), ["partial"]);
+    stream.consume(length);
+    assert_eq!(ahead(&stream), [""; 0]);
+}
+
 #[tokio::test]
 async fn feedback_never_starves_while_reading_is_paused() {
     let (mut stream, mut theirs) = started().await;

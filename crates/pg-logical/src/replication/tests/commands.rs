@@ -127,6 +127,26 @@ async fn a_bulk_read_can_be_requested_while_another_arrives() {
 }
 
 #[tokio::test]
+async fn looking_ahead_sees_the_rows_of_one_bulk_read() {
+    let (mut stream, mut theirs) = idle_stream();
+    stream.bulk_read("first");
+    let messages = [
+        frame(b'd', &[COPY_HEADER, &copied(1, b"current")].concat()),
+        frame(b'd', &copied(2, b"a")),
+        frame(b'd', &copied(3, b"b")),
+        frame(b'd', &[255, 255]),
+        frame(b'd', &copied(4, b"of another")),
+    ];
+    let (_, _) = tokio::join!(stream.io(Receiving::AtOnce), answer(&mut theirs, &messages));
+    let (_, length) = stream.peek().unwrap().unwrap();
+    let ahead = |stream: &ReplicationStream<_>| stream.look_ahead().collect::<Vec<_>>().len();
+    assert_eq!(ahead(&stream), 2);
+    stream.consume(length);
+    assert!(stream.peek().unwrap().is_some());
+    assert_eq!(ahead(&stream), 1);
+}
+
+#[tokio::test]
 async fn a_ping_between_two_bulk_reads_is_sent_only_after_a_pause() {
     let (mut stream, mut theirs) = idle_stream();
     stream.bulk_read("first");
