@@ -1,5 +1,7 @@
 //! Creation of topics, their names, and what happens when they are deleted.
 
+mod many;
+
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;

@@ -101,11 +101,17 @@ impl Kafka {
         resource.get(name).unwrap().value.clone().unwrap()
     }
 
-    /// Deletes a topic, and returns when it is gone.
-    pub(crate) async fn delete_topic(&self, topic: &str) {
-        for result in self.admin().delete_topics(&[topic], &wait_for_brokers()).await.unwrap() {
+    /// Deletes topics that are no longer needed.
+    pub(crate) async fn delete_topics(&self, topics: &[String]) {
+        let topics: Vec<_> = topics.iter().map(String::as_str).collect();
+        for result in self.admin().delete_topics(&topics, &wait_for_brokers()).await.unwrap() {
             result.unwrap();
         }
+    }
+
+    /// Deletes a topic, and returns when it is gone.
+    pub(crate) async fn delete_topic(&self, topic: &str) {
+        self.delete_topics(&[topic.to_owned()]).await;
         let what = format!("topic {topic} is gone");
         eventually(&what, async || (self.partitions(topic).await == 0).then_some(())).await;
     }

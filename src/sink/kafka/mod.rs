@@ -4,7 +4,7 @@
 //!   (their configuration), `context` and `delivery_reports` (what librdkafka calls back), `client` and `closing` (how
 //!   clients end), `record_limits` (whether a topic accepts a record), `first_in_partition` (holds back a partition's
 //!   second record), `suspect` (finds the record that caused a refusal)
-//! - topics: `topics` before the first record, `topic_cache` (what is known of topics), `durability` (how
+//! - topics: `topics` before the first record, with `admin`, `topic_lookup` and `topic_settings`; `topic_cache` (what is known of topics), `durability` (how
 //!   safe an acknowledged record is), `topic_monitor` while records flow
 //! - checkpoints: `checkpointer`, `checkpoint_topic` and `checkpoint_failure`; in exactly-once mode `transactions` and `transaction_size`
 //! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` (no broker answers),
@@ -12,6 +12,7 @@
 //! - `error_policy` (what an error means), `cluster_info` (what `check` asks), `delivery_stats` (metrics of delivered
 //!   records)
 
+mod admin;
 mod background_probe;
 mod checkpoint_failure;
 pub mod checkpoint_topic;
@@ -36,7 +37,9 @@ mod stall_probes;
 mod stall_reason;
 mod suspect;
 mod topic_cache;
+mod topic_lookup;
 mod topic_monitor;
+mod topic_settings;
 mod topics;
 mod transaction_size;
 mod transactions;
@@ -194,8 +197,8 @@ impl KafkaSink {
     }
 
     /// A topic is ready, for the first time or after another check.
-    fn admitted(&mut self, admitted: Option<Admitted>) {
-        let Some(Admitted { topic, name, grown }) = admitted else { return };
+    fn admitted(&mut self, admitted: Admitted) {
+        let Admitted { topic, name, grown } = admitted;
         // topics are numbered in this order; one that was checked again keeps its number
         if topic == self.counters.len() {
             self.counters.push(self.monitor.topic_counters(&name));
@@ -290,6 +293,17 @@ impl Sink for KafkaSink {
         Ok(Sent::Record(InFlight { bytes, memory, commit_time, target: accepted.topic }))
     }
 
+    fn looks_ahead(&self) -> bool {
+        self.publisher.takes_more_topics()
+    }
+
+    fn look_ahead(&mut self, output: &PipelineOutput<'_>) -> bool {
+        if let Ok(Routed::Record(record)) = &output.routed {
+            self.publisher.set_up_too(record.topic);
+        }
+        self.publisher.takes_more_topics()
+    }
+
     fn reports(&mut self, event: &mut impl FnMut(SinkEvent) -> Option<InFlight>) -> Option<Refusal> {
         // one clock reading for all records of an iteration
         let now = PgTimestamp::now();
@@ -322,6 +336,7 @@ impl Sink for KafkaSink {
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> Result<bool, Error> {
         self.progressed(state);
+        self.publisher.start_setup();
         let settled = state.window.is_empty() && !self.publisher.has_records();
         if settled && self.checkpointer.is_settled() {
             self.publisher.settled()?;
@@ -366,7 +381,9 @@ impl Sink for KafkaSink {
                 let delivered = delivered.map_err(|error| self.publisher.explained(error))?;
                 self.stored(delivered);
             }
-            admitted = self.publisher.set_up() => self.admitted(admitted?),
+            admitted = self.publisher.set_up() => {
+                admitted?.into_iter().for_each(|admitted| self.admitted(admitted));
+            }
             _ = self.stall_timer.tick() => {
                 self.stalls.check(&mut self.publisher, &mut self.checkpointer, &self.monitor, self.waiting);
             }
@@ -381,7 +398,8 @@ impl Sink for KafkaSink {
             return Health::Down(stalled(reason.clone()));
         }
         let stall_reason = self.publisher.stall_reason().or_else(|| self.checkpointer.stall_reason());
-        stall_reason.map_or(Health::Flowing, |reason| Health::Stalled(stalled(reason)))
+        let busy = || self.publisher.setup_progress().map_or(Health::Flowing, Health::Busy);
+        stall_reason.map_or_else(busy, |reason| Health::Stalled(stalled(reason)))
     }
 
     async fn close(

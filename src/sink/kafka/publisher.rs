@@ -1,5 +1,6 @@
 //! Sends records with the producers of one session, and keeps what is known of their topics.
 
+mod topic_progress;
 mod topic_setup;
 
 use std::collections::HashMap;
@@ -111,14 +112,12 @@ impl Publisher {
             ..EventProducerContext::default()
         };
         let producers = Producers::make(&config, batch_bytes, &reports)?;
-        // librdkafka's administrative client is a producer that is never given a record
         let context = AdminContext { connection };
-        let admin = properties::make(&properties::client(&config), context)?;
-        let keeper = Arc::new(TopicKeeper::new(admin, config.topics.clone(), Arc::clone(&topic_cache)));
+        let keeper = TopicKeeper::new(&config, context, config.topics.clone(), Arc::clone(&topic_cache))?;
         let sink = Publisher {
             reports,
             producers,
-            keeper,
+            keeper: Arc::new(keeper),
             setup: TopicSetup::default(),
             topics: Vec::new(),
             numbers: HashMap::new(),

@@ -1,22 +1,28 @@
-//! Looks up topics before their first record, creates missing ones, and reads their limits.
+//! Makes sure that topics exist before their first record: looks them up, creates missing ones, and reads their limits. Many
+//! topics share a request where the protocol lets them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use backon::{ExponentialBuilder, Retryable};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
+use super::admin::Admin;
 use super::context::AdminContext;
 use super::durability::{TopicDurability, caps_min_insync};
 use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, error_policy};
+use super::properties;
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
-use crate::config::Topics;
+use super::topic_lookup::{Found, Lookup, Shape, TopicLookup};
+use super::topic_settings::describe;
+use crate::config::{Config, Topics};
 use crate::error::{Error, ErrorCode, Exit, Peer};
 
 /// How long a request may take before it is repeated.
@@ -28,141 +34,166 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a topic may take to be ready before that is logged.
 const LOG_AFTER: Duration = Duration::from_secs(5);
 
+/// How long topics that are ready wait for those that are prepared with them: if a record waits for one, and otherwise.
+const WAIT_FOR_OTHERS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(10));
+
 /// An event waits for the topic, so a definite error stops the router.
 const DEFINITE_EXIT: Exit = Exit::Unsafe;
 
+/// How many topics are prepared together at most.
+const MAX_BATCH: usize = 500;
+
+/// How many records of the cluster's metadata a request to create topics may need. Brokers take 10,000 and refuse all topics of
+/// a larger request (`MAX_RECORDS_PER_USER_OP` of their controller).
+const MAX_METADATA_RECORDS: usize = 2_000;
+
+/// The brokers' default number of partitions is hardly larger, and there is room for a much larger one.
+const DEFAULT_PARTITIONS: usize = 20;
+
 /// Looks up topics, and creates missing ones if `[topics] create` allows it.
 pub(super) struct TopicKeeper {
-    admin: Client<Arc<AdminClient<AdminContext>>>,
+    admin: Admin,
+    lookup: TopicLookup,
     topics: Topics,
     topic_cache: Arc<TopicCache>,
+    /// Topics were missing.
+    creating: AtomicBool,
 }
 
-enum Lookup {
-    There(Shape),
-    Missing,
-}
-
-/// A topic as described by the metadata.
-struct Shape {
-    partitions: usize,
-    /// The replicas of the partition with the fewest.
-    replicas: Option<usize>,
-    /// The number of brokers.
-    brokers: usize,
-    /// The id of a live broker, for further requests.
-    broker: Option<i32>,
-}
+/// A topic that is ready or cannot be used.
+pub(super) type Prepared = (String, Result<TopicLimits, Error>);
 
 impl TopicKeeper {
     pub(super) fn new(
-        admin: AdminClient<AdminContext>,
+        config: &Config,
+        context: AdminContext,
         topics: Topics,
         topic_cache: Arc<TopicCache>,
-    ) -> Self {
-        TopicKeeper { admin: Client::new(Arc::new(admin)), topics, topic_cache }
+    ) -> Result<Self, Error> {
+        let settings = properties::client(config);
+        Ok(TopicKeeper {
+            admin: Admin::new(settings.clone(), context)?,
+            lookup: TopicLookup::new(settings),
+            topics,
+            topic_cache,
+            creating: AtomicBool::new(false),
+        })
     }
 
-    /// Makes sure that `topic` exists. Waits while the brokers cannot answer; an error is definite.
-    pub(super) async fn prepare(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
-        let attempt = || Arc::clone(&self).attempt(topic.clone());
-        let backoff = ExponentialBuilder::default()
+    /// How many topics to prepare together.
+    pub(super) fn batch(&self) -> usize {
+        batch(&self.topics)
+    }
+
+    /// Whether topics were missing since [`TopicKeeper::forget_created`].
+    pub(super) fn is_creating(&self) -> bool {
+        self.creating.load(Ordering::Relaxed)
+    }
+
+    /// From now on, other topics are prepared.
+    pub(super) fn forget_created(&self) {
+        self.creating.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes sure that `topics` exist. If the first one is `needed`, waits for it while the brokers cannot answer, and for the
+    /// others a moment; those without a result are not ready yet. An error is definite.
+    pub(super) async fn prepare(self: Arc<Self>, topics: Vec<String>, needed: bool) -> Vec<Prepared> {
+        let mut backoff = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(50))
             .with_max_delay(Duration::from_secs(1))
             .with_jitter()
-            .without_max_times();
+            .without_max_times()
+            .build();
         let (begun, mut logged) = (Instant::now(), false);
-        let prepared = attempt
-            .retry(backoff)
-            .when(|error| matches!(error, Error::Transient(_)))
-            .notify(|error, _| {
-                // the brokers need a moment for a new topic
-                if begun.elapsed() > LOG_AFTER {
-                    logged = true;
-                    self.topic_cache.stall_reason.set(error.to_string());
+        let wait_for_others = if needed { WAIT_FOR_OTHERS.0 } else { WAIT_FOR_OTHERS.1 };
+        let needed = topics.first().filter(|_| needed).cloned();
+        let (mut prepared, mut created) = (HashMap::with_capacity(topics.len()), HashSet::new());
+        let mut pending = topics;
+        loop {
+            let mut failed = None;
+            for (topic, result) in self.attempt(&pending, &mut created).await {
+                match result {
+                    Err(Error::Transient(error)) if needed.as_ref() == Some(&topic) => failed = Some(error),
+                    Err(Error::Transient(_)) => {}
+                    definite => drop(prepared.insert(topic, definite)),
                 }
-            })
-            .await;
-        if logged && prepared.is_ok() {
+            }
+            pending.retain(|topic| !prepared.contains_key(topic));
+            if begun.elapsed() > wait_for_others {
+                pending.retain(|topic| needed.as_ref() == Some(topic));
+            }
+            if pending.is_empty() {
+                break;
+            }
+            // the brokers need a moment for a new topic
+            if let Some(error) = failed.filter(|_| begun.elapsed() > LOG_AFTER) {
+                logged = true;
+                self.topic_cache.stall_reason.set(error.to_string());
+            }
+            tokio::time::sleep(backoff.next().unwrap_or(LOG_AFTER)).await;
+        }
+        if logged && needed.is_some_and(|topic| matches!(prepared.get(&topic), Some(Ok(_)))) {
             self.topic_cache.stall_reason.clear();
         }
-        prepared
+        prepared.into_iter().collect()
     }
 
-    async fn attempt(self: Arc<Self>, topic: String) -> Result<TopicLimits, Error> {
-        let mut found = Arc::clone(&self).look_up(topic.clone()).await?;
-        if let Lookup::Missing = found {
-            if !self.topics.create {
-                return Err(Error::not_safe(
-                    ErrorCode::EventTopic,
-                    format!("the topic {topic} does not exist and `[topics] create` is false"),
-                    "Create it, or set `[topics] create = true`",
-                ));
-            }
-            if self.topic_cache.has(&topic) {
-                tracing::warn!(
-                    topic,
-                    "the topic was deleted; the router creates it again, without its former records"
-                );
-            }
-            self.create(&topic).await?;
-            found = Arc::clone(&self).look_up(topic.clone()).await?;
-        }
-        match found {
-            Lookup::There(shape) => {
-                let limits = self.limits(&topic, shape.broker).await?;
-                let replicas = shape.replicas.and_then(|replicas| i64::try_from(replicas).ok());
-                Ok(TopicLimits {
-                    partitions: Some(shape.partitions),
-                    brokers: Some(shape.brokers),
-                    durability: TopicDurability { replicas, ..limits.durability },
-                    ..limits
-                })
-            }
-            Lookup::Missing => {
-                Err(Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet")))
+    /// Tries once. A topic without a result was not looked up. `created`: topics that an earlier attempt has created.
+    async fn attempt(self: &Arc<Self>, topics: &[String], created: &mut HashSet<String>) -> Vec<Prepared> {
+        let (mut there, mut missing, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        // one that is missing again, although the brokers had a moment, was deleted
+        created.retain(|_| topics.len() > 1);
+        for (topic, found) in self.look_up(topics.to_vec()).await {
+            match found {
+                Ok(Lookup::There(shape)) => there.push((topic, shape)),
+                Ok(Lookup::Missing) if self.topics.create && !created.contains(&topic) => missing.push(topic),
+                found => results.push(self.not_there(topic, found)),
             }
         }
+        let new = if missing.is_empty() { Vec::new() } else { self.create(missing, &mut results).await };
+        created.extend(new.iter().cloned());
+        for (topic, found) in self.look_up(new).await {
+            match found {
+                Ok(Lookup::There(shape)) => there.push((topic, shape)),
+                found => results.push(self.not_there(topic, found)),
+            }
+        }
+        results.extend(self.describe(there).await);
+        results
     }
 
-    async fn look_up(self: Arc<Self>, topic: String) -> Result<Lookup, Error> {
-        let name = topic.clone();
-        tokio::task::spawn_blocking(move || self.look_up_blocking(&name))
-            .await
-            .map_err(|error| Error::transient(Peer::Kafka, format!("looking up topic {topic}: {error}")))?
+    async fn look_up(self: &Arc<Self>, topics: Vec<String>) -> Vec<Found> {
+        if topics.is_empty() {
+            return Vec::new();
+        }
+        let (keeper, stop) = (Arc::clone(self), CancellationToken::new());
+        // if nobody waits any more, the brokers are not asked for the rest
+        let _stops = stop.clone().drop_guard();
+        let looked_up = tokio::task::spawn_blocking(move || {
+            keeper.lookup.look_up(&keeper.admin, &topics, REQUEST_TIMEOUT, &stop)
+        });
+        // fails only while the runtime shuts down
+        looked_up.await.unwrap_or_default()
     }
 
-    /// Blocks. A topic is ready when the leaders of its partitions serve them, which is later than when the metadata show
-    /// it. A broker would refuse an earlier batch and accept the next one, because it has no state for this producer yet;
-    /// librdkafka would count both as delivered (KAFKA-15591).
-    fn look_up_blocking(&self, topic: &str) -> Result<Lookup, Error> {
-        let client = self.admin.inner();
-        let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT);
-        let metadata = metadata
-            .map_err(|error| error_of_kafka(&format!("look up the topic {topic}"), &error, DEFINITE_EXIT))?;
-        let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
-            return Ok(Lookup::Missing);
+    /// The result for a topic that was looked up and cannot be used, at least not yet.
+    fn not_there(&self, topic: String, found: Result<Lookup, KafkaError>) -> Prepared {
+        let error = match found {
+            Err(error) => error_of_kafka(&format!("look up the topic {topic}"), &error, DEFINITE_EXIT),
+            Ok(Lookup::NotServed(error)) => {
+                Error::transient(Peer::Kafka, format!("the topic {topic} is not served yet: {error}"))
+            }
+            Ok(Lookup::Refused(code)) => self.request_error(&topic, "look up", code),
+            Ok(Lookup::Missing) if !self.topics.create => Error::not_safe(
+                ErrorCode::EventTopic,
+                format!("the topic {topic} does not exist and `[topics] create` is false"),
+                "Create it, or set `[topics] create = true`",
+            ),
+            Ok(Lookup::Missing | Lookup::There(_)) => {
+                Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet"))
+            }
         };
-        match found.error().map(Code::from) {
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Lookup::Missing),
-            Some(code) => return Err(self.request_error(topic, &format!("look up the topic {topic}"), code)),
-            None => {}
-        }
-        // partitions without a leader get their records later
-        for partition in found.partitions().iter().filter(|partition| partition.leader() >= 0) {
-            let served = client.fetch_watermarks(topic, partition.id(), REQUEST_TIMEOUT);
-            served.map_err(|error| {
-                let what =
-                    format!("partition {} of the topic {topic} is not served yet: {error}", partition.id());
-                Error::transient(Peer::Kafka, what)
-            })?;
-        }
-        Ok(Lookup::There(Shape {
-            partitions: found.partitions().len(),
-            replicas: found.partitions().iter().map(|partition| partition.replicas().len()).min(),
-            brokers: metadata.brokers().len(),
-            broker: metadata.brokers().first().map(|broker| broker.id()),
-        }))
+        (topic, Err(error))
     }
 
     /// Asks once for the metadata of a topic in use and passes it to `evaluate`; `None` if the brokers do not answer.
@@ -174,7 +205,8 @@ impl TopicKeeper {
         in_sync: Option<i64>,
         evaluate: impl FnOnce(Option<&MetadataTopic>, Option<i64>, Option<bool>) -> T,
     ) -> Option<T> {
-        let metadata = self.admin.inner().fetch_metadata(Some(topic), METADATA_TIMEOUT).ok()?;
+        let admin = self.admin.client_for(1);
+        let metadata = admin.inner().fetch_metadata(Some(topic), METADATA_TIMEOUT).ok()?;
         let broker = metadata.brokers().first().map(|broker| broker.id());
         let in_sync = in_sync.or_else(|| self.min_insync(topic, broker));
         let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -190,8 +222,9 @@ impl TopicKeeper {
     fn caps_min_insync(&self, broker: Option<i32>) -> Option<bool> {
         let specifier = ResourceSpecifier::Broker(broker?);
         let options = AdminOptions::new().request_timeout(Some(METADATA_TIMEOUT));
-        let described =
-            Handle::try_current().ok()?.block_on(self.admin.describe_configs([&specifier], &options));
+        let described = Handle::try_current()
+            .ok()?
+            .block_on(self.admin.client().describe_configs([&specifier], &options));
         let settings = described.ok()?.into_iter().next()?.ok()?;
         let version = settings.get("inter.broker.protocol.version").and_then(|entry| entry.value.as_deref());
         Some(caps_min_insync(version))
@@ -201,7 +234,7 @@ impl TopicKeeper {
     fn min_insync(&self, topic: &str, broker: Option<i32>) -> Option<i64> {
         let specifier = ResourceSpecifier::Topic(topic);
         let options = AdminOptions::new().request_timeout(Some(METADATA_TIMEOUT)).broker_id(broker);
-        let described = self.admin.describe_configs([&specifier], &options);
+        let described = self.admin.client().describe_configs([&specifier], &options);
         let described = Handle::try_current().ok()?.block_on(described).ok()?;
         described.into_iter().next()?.ok()?.get("min.insync.replicas")?.value.as_ref()?.parse().ok()
     }
@@ -209,7 +242,7 @@ impl TopicKeeper {
     /// What a transaction may wait for forever: a topic that does not exist, or has lost partitions. `None` if the brokers
     /// do not answer. `needed`: topics and their numbers of partitions. Blocks.
     pub(super) fn missing(&self, needed: &[(String, Option<usize>)]) -> Option<String> {
-        let metadata = self.admin.inner().fetch_metadata(None, METADATA_TIMEOUT).ok()?;
+        let metadata = self.admin.client().inner().fetch_metadata(None, METADATA_TIMEOUT).ok()?;
         let there: HashMap<&str, usize> =
             metadata.topics().iter().map(|topic| (topic.name(), topic.partitions().len())).collect();
         needed.iter().find_map(|(topic, had)| match (there.get(topic.as_str()), had) {
@@ -221,86 +254,87 @@ impl TopicKeeper {
         })
     }
 
-    /// The error of a request. A privilege that was revoked may be granted again, so that is transient.
+    /// The error of a request to do something with a topic. A privilege that was revoked may be granted again, so that is transient.
     fn request_error(&self, topic: &str, what: &str, code: Code) -> Error {
         match error_policy(code) {
             ErrorPolicy::Denied(remedy) if self.topic_cache.has(topic) => {
                 Error::transient(Peer::Kafka, denied(code, topic, remedy))
             }
-            _ => error_of_code(what, code, DEFINITE_EXIT),
+            _ => error_of_code(&format!("{what} the topic {topic}"), code, DEFINITE_EXIT),
         }
     }
 
-    async fn create(&self, topic: &str) -> Result<(), Error> {
-        let new = new_topic(topic, &self.topics);
+    /// Creates topics with one request. Returns those that exist now, and adds the errors of the others to `failed`.
+    async fn create(&self, topics: Vec<String>, failed: &mut Vec<Prepared>) -> Vec<String> {
+        self.creating.store(true, Ordering::Relaxed);
+        for topic in topics.iter().filter(|topic| self.topic_cache.has(topic)) {
+            tracing::warn!(
+                topic,
+                "the topic was deleted; the router creates it again, without its former records"
+            );
+        }
+        let new: Vec<_> = topics.iter().map(|topic| new_topic(topic, &self.topics)).collect();
         let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
-        let results = self.admin.create_topics([&new], &options).await;
-        let results = results
-            .map_err(|error| error_of_kafka(&format!("create the topic {topic}"), &error, DEFINITE_EXIT))?;
+        let results = match self.admin.client().create_topics(&new, &options).await {
+            Ok(results) => results,
+            Err(error) => {
+                failed.extend(topics.into_iter().map(|topic| {
+                    let error = error_of_kafka(&format!("create the topic {topic}"), &error, DEFINITE_EXIT);
+                    (topic, Err(error))
+                }));
+                return Vec::new();
+            }
+        };
+        let mut created = Vec::with_capacity(results.len());
         for result in results {
             match result {
-                Ok(_) => tracing::info!(topic, "topic created"),
-                Err((_, Code::TopicAlreadyExists)) => {}
-                Err((_, code)) => {
-                    return Err(self.request_error(topic, &format!("create the topic {topic}"), code));
+                Ok(topic) => created.push(topic),
+                Err((topic, Code::TopicAlreadyExists)) => created.push(topic),
+                Err((topic, code)) => {
+                    let error = self.request_error(&topic, "create", code);
+                    failed.push((topic, Err(error)));
                 }
             }
         }
-        Ok(())
+        match created.as_slice() {
+            [topic] if new.len() == 1 => tracing::info!(topic, "topic created"),
+            // the progress is logged instead
+            created => tracing::debug!(topics = ?created, "topics created"),
+        }
+        created
     }
 
-    /// Any broker knows the limits. librdkafka would ask the controller, which is not reachable in every cluster.
-    async fn limits(&self, topic: &str, broker: Option<i32>) -> Result<TopicLimits, Error> {
-        let specifier = ResourceSpecifier::Topic(topic);
-        let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).broker_id(broker);
-        let described = self.admin.describe_configs([&specifier], &options).await;
-        let described = match described {
-            Err(KafkaError::AdminOp(Code::UnsupportedFeature)) => {
-                tracing::warn!(
-                    topic,
-                    "the broker does not support DescribeConfigs, so the topic's limits are unknown"
-                );
-                return Ok(TopicLimits::default());
-            }
-            described => described.map_err(|error| {
-                error_of_kafka(&format!("describe the topic {topic}"), &error, DEFINITE_EXIT)
-            })?,
-        };
-        let resource = match described.into_iter().next() {
-            Some(Ok(resource)) => resource,
-            Some(Err(Code::TopicAuthorizationFailed)) | None => {
-                tracing::warn!(
-                    topic,
-                    "the router may not DESCRIBE_CONFIGS, so the topic's limits are unknown"
-                );
-                return Ok(TopicLimits::default());
-            }
-            Some(Err(code)) => {
-                return Err(self.request_error(topic, &format!("describe the topic {topic}"), code));
-            }
-        };
-        let number = |name: &str| -> Option<i64> { resource.get(name)?.value.as_ref()?.parse().ok() };
-        // Long.MAX_VALUE means no bound; before Kafka 3.6 one property stood for both directions
-        let bound = |name: &str| {
-            number(name)
-                .or_else(|| number("message.timestamp.difference.max.ms"))
-                .filter(|bound| *bound != i64::MAX)
-        };
-        let unclean = resource.get("unclean.leader.election.enable").and_then(|entry| entry.value.as_deref());
-        Ok(TopicLimits {
-            durability: TopicDurability {
-                replicas: None,
-                min_insync: number("min.insync.replicas"),
-                capped: None,
-                unclean: unclean == Some("true"),
-            },
-            cleanup_policy: resource.get("cleanup.policy").and_then(|entry| entry.value.clone()),
-            max_message_bytes: number("max.message.bytes").and_then(|bytes| usize::try_from(bytes).ok()),
-            timestamp_before_ms: bound("message.timestamp.before.max.ms"),
-            timestamp_after_ms: bound("message.timestamp.after.max.ms"),
-            ..TopicLimits::default()
-        })
+    /// Adds the limits of topics that exist.
+    async fn describe(&self, topics: Vec<(String, Shape)>) -> Vec<Prepared> {
+        let names: Vec<_> = topics.iter().map(|(topic, _)| topic.as_str()).collect();
+        let broker = topics.iter().find_map(|(_, shape)| shape.broker);
+        let described = describe(&self.admin.client(), &names, broker, REQUEST_TIMEOUT).await;
+        let with_limits =
+            |((topic, shape), described): ((String, Shape), Result<TopicLimits, KafkaError>)| {
+                let replicas = shape.replicas.and_then(|replicas| i64::try_from(replicas).ok());
+                let limits = match described {
+                    Ok(limits) => Ok(TopicLimits {
+                        partitions: Some(shape.partitions),
+                        brokers: Some(shape.brokers),
+                        durability: TopicDurability { replicas, ..limits.durability },
+                        ..limits
+                    }),
+                    Err(error) => Err(match error.rdkafka_error_code() {
+                        Some(code) => self.request_error(&topic, "describe", code),
+                        None => error_of_kafka(&format!("describe the topic {topic}"), &error, DEFINITE_EXIT),
+                    }),
+                };
+                (topic, limits)
+            };
+        topics.into_iter().zip(described).map(with_limits).collect()
     }
+}
+
+/// How many topics with these settings one request may create.
+fn batch(wanted: &Topics) -> usize {
+    let partitions = wanted.partitions.and_then(|count| usize::try_from(count).ok());
+    let records = 1 + partitions.unwrap_or(DEFAULT_PARTITIONS) + wanted.config.len();
+    (MAX_METADATA_RECORDS / records).clamp(1, MAX_BATCH)
 }
 
 /// A topic with the settings of `[topics]`.
@@ -313,4 +347,17 @@ pub(super) fn new_topic<'a>(topic: &'a str, wanted: &'a Topics) -> NewTopic<'a> 
         new = new.set(name, value);
     }
     new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_bounded_by_what_a_controller_takes_in_one_request() {
+        let of = |partitions| batch(&Topics { partitions, ..Topics::default() });
+        assert_eq!([Some(1), None, Some(12), Some(150), Some(9_000)].map(of), [500, 95, 153, 13, 1]);
+        let config = (0..18).map(|number| (number.to_string(), String::new())).collect();
+        assert_eq!(batch(&Topics { partitions: Some(1), config, ..Topics::default() }), 100);
+    }
 }

@@ -248,9 +248,10 @@ pub fn alter_command(config: &Config, topic: &str, setting: &str) -> String {
 }
 
 async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
-    let admin = properties::make(&properties::client(config), AdminContext::default())?;
-    let keeper = Arc::new(TopicKeeper::new(admin, topic_settings(config), Arc::default()));
-    match keeper.prepare(topic.to_owned()).await {
+    let keeper = TopicKeeper::new(config, AdminContext::default(), topic_settings(config), Arc::default())?;
+    let prepared = Arc::new(keeper).prepare(vec![topic.to_owned()], true).await;
+    let not_ready = || Error::transient(Peer::Kafka, format!("the topic {topic} is not ready yet"));
+    match prepared.into_iter().next().map_or_else(|| Err(not_ready()), |(_, limits)| limits) {
         Ok(limits) => Ok(limits),
         // no event waits for this topic, so this is refused rather than unsafe
         Err(Error::Definite(Definite { what, remedy, .. })) => {
