@@ -14,7 +14,7 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION, TABLE, connect};
 use crate::support::place::succeeded;
 use crate::support::postgres::PrivatePostgres;
-use crate::support::router::Router;
+use crate::support::router::{Ended, Router};
 use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
@@ -122,6 +122,12 @@ async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
     same(outbox, &kafka.records(&outbox.name).await, Repeats::Restarts(1)).await;
 }
 
+/// The router's position in a message about another timeline.
+fn position_in(ended: &Ended) -> pg_logical::Lsn {
+    let (_, position) = ended.message().split_once("the router's position ").unwrap();
+    position.split(':').next().unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     let pair = Pair::new().await;
@@ -150,8 +156,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
         "no longer exist in Postgres",
     ]);
     // after the last event, only keepalives are confirmed
-    let position = ended.message().split_once("the router's position ").unwrap().1.split(':').next().unwrap();
-    let position: pg_logical::Lsn = position.parse().unwrap();
+    let position = position_in(&ended);
     assert!(position >= confirmed && position > switch.parse().unwrap(), "{position} {confirmed} {switch}");
     // the new primary really lacks rows
     assert!(pair.rows().await < 20);
@@ -160,7 +165,10 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     // another process finds the same, and continues only with `--accept-gap`
     outbox.released().await;
     let again = Router::start(&pair.settings).exits(3).await;
-    again.says(&["from timeline 1", &switch, &position.to_string()]).shown(outbox);
+    again.says(&["from timeline 1", &switch]).shown(outbox);
+    // the checkpoint may not have the last keepalives
+    let stored = position_in(&again);
+    assert!(stored >= confirmed && stored <= position, "{stored} {confirmed} {position}");
     let router = Router::with_arguments(&pair.settings, &["--accept-gap", again.accept_gap_position()]);
     outbox.insert("order", "b", "{\"n\": 1}").await;
     outbox.all_confirmed().await;

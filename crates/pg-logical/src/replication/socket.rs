@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::{Receiving, ReplicationStream, lost};
 use crate::error::Error;
 use crate::frames::GATHER_SIZE;
+use crate::server_error::io_reason;
 use crate::stream::Transport;
 
 /// The longest time to let bytes gather.
@@ -76,13 +77,13 @@ impl<S: Transport> ReplicationStream<S> {
                 self.failed = Some(error);
                 return Poll::Ready(Ok(()));
             }
-            return Poll::Ready(Err(lost(&error.to_string())));
+            return Poll::Ready(Err(lost(&io_reason(&error))));
         }
         if !read {
             return Poll::Pending;
         }
         if let Some(error) = self.failed.take() {
-            return Poll::Ready(Err(lost(&error.to_string())));
+            return Poll::Ready(Err(lost(&io_reason(&error))));
         }
         let mut received = 0;
         while !self.frames.has_gathered() || received == 0 {
@@ -93,7 +94,7 @@ impl<S: Transport> ReplicationStream<S> {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(count)) => received += count,
                 Poll::Ready(Err(error)) if received == 0 => {
-                    return Poll::Ready(Err(lost(&error.to_string())));
+                    return Poll::Ready(Err(lost(&io_reason(&error))));
                 }
                 Poll::Ready(Err(error)) => {
                     self.failed = Some(error);

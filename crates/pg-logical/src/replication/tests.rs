@@ -314,6 +314,16 @@ async fn the_end_of_the_stream_is_transient() {
 }
 
 #[tokio::test]
+async fn a_connection_that_the_server_has_closed_is_called_so() {
+    let (mut stream, theirs) = over_a_unix_socket().await;
+    stream.failed =
+        Some(io::Error::new(io::ErrorKind::UnexpectedEof, "without TLS close_notify: https://docs.rs"));
+    drop(theirs);
+    let error = stream.io(Receiving::AtOnce).await.unwrap_err();
+    assert_eq!(error.to_string(), "the replication stream broke: the server closed the connection");
+}
+
+#[tokio::test]
 async fn the_servers_refusal_to_start_keeps_its_code() {
     let (stream, mut theirs) = idle_stream();
     let body = b"SERROR\0VERROR\0C55006\0Mreplication slot \"x\" is active for PID 7\0\0";
