@@ -92,6 +92,20 @@ impl Case {
         cases
     }
 
+    /// Backlogs that the router may read in bulk, of at most `largest_backlog` rows. A row takes about 610 bytes of log.
+    pub(crate) fn for_bulk_reads(largest_backlog: u64) -> Vec<Case> {
+        let lags = [("10 MB", 16_000), ("100 MB", 160_000), ("1 GB", 1_600_000), ("10 GB", 16_000_000)];
+        let mut cases: Vec<Case> = lags
+            .into_iter()
+            .filter(|(_, rows)| *rows <= largest_backlog)
+            .map(|(lag, rows)| Case { payload: 286, ..Case::plain(&format!("lag of {lag}"), rows) })
+            .collect();
+        cases.push(Case { payload: 1_000_000, ..Case::plain("bulk, payload 1 MB", 500) });
+        let rows = 1_000_000;
+        cases.push(Case { rows_of_a_transaction: rows, ..Case::plain("bulk, one transaction", rows) });
+        cases
+    }
+
     /// The name with only letters, digits and hyphens.
     pub(crate) fn id(&self) -> String {
         let mut id: String = self
@@ -140,8 +154,9 @@ mod tests {
     fn case_names_are_unique_and_valid_in_postgres_and_kafka() {
         let cases = Case::varied(200_000);
         let growing = Case::growing(200_000, 10_000_000);
-        let ids: Vec<String> =
-            cases.iter().chain(growing.iter().map(|(_, _, case)| case)).map(Case::id).collect();
+        let bulk = Case::for_bulk_reads(u64::MAX);
+        let all = cases.iter().chain(growing.iter().map(|(_, _, case)| case)).chain(&bulk);
+        let ids: Vec<String> = all.map(Case::id).collect();
         assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
         assert!(ids.iter().all(|id| id.len() < 60 && !id.contains([' ', '.', ','])), "{ids:?}");
     }

@@ -148,6 +148,12 @@ impl Contestant {
     }
 }
 
+/// The stream and bulk reads over each transport.
+pub(crate) fn bulk_pairs(transports: &[Transport]) -> Vec<[Contestant; 2]> {
+    let mode = DeliveryMode::AtLeastOnce;
+    transports.iter().map(|over| [Contestant::Router(*over, mode), Contestant::InBulk(*over, mode)]).collect()
+}
+
 /// The result of one contestant with one backlog.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measurement {

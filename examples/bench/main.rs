@@ -35,7 +35,7 @@ use outbox_router::terminal;
 
 use crate::case::Case;
 use crate::connect::Installation;
-use crate::contestant::{Contestant, Place, SHARDS, Transport};
+use crate::contestant::{Contestant, Place, SHARDS, Transport, bulk_pairs};
 use crate::debezium::Peers;
 use crate::measure::ground::Ground;
 use crate::measure::machine::Machine;
@@ -155,7 +155,7 @@ impl Measure {
         let (rows, rounds, seconds, latency_rounds) =
             if self.quick { (100_000, 1, 4, 1) } else { (500_000, 5, 10, 3) };
         let of_quick = [Part::Compare, Part::Latency];
-        let all = [Part::Compare, Part::Cases, Part::Latency, Part::Growth];
+        let all = [Part::Compare, Part::BulkReads, Part::Cases, Part::Latency, Part::Growth];
         let parts = match (self.part.as_slice(), self.quick) {
             ([], true) => &of_quick,
             ([], false) => &all[..],
@@ -242,10 +242,20 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     if is_wanted(Part::Compare) {
         compare(place, &settings, &progress, measured).await?;
     }
+    if is_wanted(Part::BulkReads) {
+        let contestants: Vec<Contestant> = bulk_pairs(&settings.transports).concat();
+        for case in Case::for_bulk_reads(settings.backlog) {
+            // the largest takes minutes, in which short disturbances do not matter
+            let rounds = if case.rows > 2_000_000 { 1 } else { settings.rounds };
+            of_case(place, case.clone(), &contestants, rounds, &progress, measured).await?;
+            measured.bulk_cases.push(case);
+        }
+    }
     if is_wanted(Part::Cases) {
         let rounds = settings.case_rounds;
         for case in Case::varied(settings.case_rows) {
-            of_case(place, case, &Contestant::OF_CASES, rounds, &progress, measured).await?;
+            of_case(place, case.clone(), &Contestant::OF_CASES, rounds, &progress, measured).await?;
+            measured.cases.push(case);
         }
     }
     if is_wanted(Part::Latency) {
@@ -264,6 +274,10 @@ fn steps(settings: &Settings) -> u64 {
     let compared = settings.contestants().len();
     let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
     of(Part::Compare, compared * rounds)
+        + of(
+            Part::BulkReads,
+            Case::for_bulk_reads(settings.backlog).len() * 2 * settings.transports.len() * rounds,
+        )
         + of(Part::Cases, Case::varied(1).len() * Contestant::OF_CASES.len() * of_cases)
         + of(Part::Latency, (9 + peers) * settings.latency_rounds as usize)
         + of(Part::Growth, Case::growing(1, settings.backlog).len() * of_cases)
@@ -277,7 +291,9 @@ async fn compare(
 ) -> anyhow::Result<()> {
     place.ground.prepare_shards(SHARDS).await?;
     let case = Case { payload: 286, ..Case::plain(COMPARED, settings.rows) };
-    of_case(place, case, &settings.contestants(), settings.rounds, progress, measured).await
+    of_case(place, case.clone(), &settings.contestants(), settings.rounds, progress, measured).await?;
+    measured.cases.push(case);
+    Ok(())
 }
 
 /// All contestants alternately; each round begins with another one.
@@ -299,7 +315,6 @@ async fn of_case(
             progress.step();
         }
     }
-    measured.cases.push(case.clone());
     end(place, &case, &backlog).await
 }
 
@@ -387,6 +402,6 @@ mod tests {
         let settings = parsed(&["--quick", "--rows", "70000", "--part", "growth"]);
         assert_eq!((settings.rows, settings.rounds, settings.parts), (70_000, 1, vec![Part::Growth]));
         assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);
-        assert_eq!(parsed(&[]).parts.len(), 4);
+        assert_eq!(parsed(&[]).parts.len(), 5);
     }
 }

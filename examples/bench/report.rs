@@ -5,7 +5,7 @@ use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::contestant::{Contestant, Measurement, Transport};
+use crate::contestant::{Contestant, Measurement, Transport, bulk_pairs};
 use crate::measure::latency::Seen;
 use crate::measure::machine::Machine;
 use crate::measure::table;
@@ -21,6 +21,10 @@ pub(crate) const CPU_OF: f64 = 500_000.0;
 pub(crate) enum Part {
     /// All contestants catch up with one backlog
     Compare,
+    /// The stream and bulk reads side by side, with growing backlogs
+    #[value(name = "bulk-reads")]
+    #[serde(rename = "bulk-reads")]
+    BulkReads,
     /// One thing varied at a time
     Cases,
     /// Latency under load
@@ -88,6 +92,8 @@ pub(crate) struct Measured {
     /// The catch-up of all contestants, and of the cases.
     pub(crate) cases: Vec<Case>,
     pub(crate) catch_up: Vec<Measurement>,
+    /// The backlogs that were streamed and read in bulk.
+    pub(crate) bulk_cases: Vec<Case>,
     pub(crate) latency: Vec<Lateness>,
     pub(crate) idle: Vec<Idle>,
     /// Events per second that one router delivers while writers write without pause.
@@ -117,7 +123,12 @@ impl Measured {
 
     /// The ratios to the bare reader of the same transport, round by round.
     pub(crate) fn to_bound(&self, case: &str, contestant: Contestant) -> Option<Spread> {
-        let bound = self.of(case, contestant.bound());
+        self.to(case, contestant, contestant.bound())
+    }
+
+    /// The ratios to another contestant, round by round.
+    pub(crate) fn to(&self, case: &str, contestant: Contestant, other: Contestant) -> Option<Spread> {
+        let bound = self.of(case, other);
         let pairs = self.of(case, contestant).0.into_iter().filter_map(|found| {
             let other = bound.0.iter().find(|other| other.round == found.round)?;
             ratio(found.events_per_second, other.events_per_second)
@@ -195,7 +206,8 @@ impl Report {
     pub(crate) fn render(&self) -> String {
         let lines = self.machine.lines().into_iter().chain([self.settings_line()]).chain(self.idle_line());
         let mut text = table::circumstances(lines);
-        for part in [self.compared(), self.cases(), self.latency(), self.growth()].into_iter().flatten() {
+        let parts = [self.compared(), self.bulk_reads(), self.cases(), self.latency(), self.growth()];
+        for part in parts.into_iter().flatten() {
             text.push('\n');
             text.push_str(&part);
         }
@@ -246,6 +258,34 @@ impl Report {
                 table::spread(rounds.memory(), 1),
                 table::spread(rounds.first(), 2),
             ]);
+        }
+        Some(table::rendered(table))
+    }
+
+    fn bulk_reads(&self) -> Option<String> {
+        (!self.measured.bulk_cases.is_empty()).then_some(())?;
+        let mut table = table::figures(&[
+            "bulk reads",
+            "streamed, events/s",
+            "in bulk, events/s",
+            "in bulk to streamed",
+            "CPU-s per 500,000, streamed",
+            "in bulk",
+            "memory, MB, in bulk",
+        ]);
+        for case in &self.measured.bulk_cases {
+            for [streamed, in_bulk] in bulk_pairs(&self.settings.transports) {
+                let of = |contestant| self.measured.of(&case.name, contestant);
+                table.add_row([
+                    format!("{}, {}", case.name, streamed.transport().name()),
+                    table::spread(of(streamed).events_per_second(), 0),
+                    table::spread(of(in_bulk).events_per_second(), 0),
+                    table::spread(self.measured.to(&case.name, in_bulk, streamed), 2),
+                    table::spread(of(streamed).cpu(CPU_OF), 2),
+                    table::spread(of(in_bulk).cpu(CPU_OF), 2),
+                    table::spread(of(in_bulk).memory(), 1),
+                ]);
+            }
         }
         Some(table::rendered(table))
     }
