@@ -19,8 +19,11 @@ use crate::support::settings::{MODES, Settings};
 /// here of ten Inserts, a Begin and a Commit for ten events.
 const AT_MOST: [(&str, f64); 2] = [("disable", 0.0), ("require", 1.2)];
 
-/// Allocations per event that differ from run to run, for example with the number of loop iterations.
-const NOISE: f64 = 0.1;
+/// Allocations per event that differ from run to run, for example with the number of loop iterations. In exactly-once mode each
+/// Kafka transaction allocates too, and a slow machine makes more of them for the same events.
+fn noise(mode: &str) -> f64 {
+    if mode == "exactly-once" { 0.5 } else { 0.1 }
+}
 
 /// Counts the allocations of a router that delivers `events` events and is then stopped.
 async fn allocations(mode: &str, sslmode: &str, events: u64) -> u64 {
@@ -69,7 +72,7 @@ async fn allocations_per_event_may_only_go_down() {
         for (sslmode, at_most) in AT_MOST {
             let found = per_event(mode, sslmode).await;
             let what = format!("{mode}, sslmode={sslmode}: {found} allocations per event");
-            assert!(found < at_most + NOISE, "{what}, at most {at_most} allowed");
+            assert!(found < at_most + noise(mode), "{what}, at most {at_most} allowed");
             assert!(found > at_most - 0.5, "{what}: lower AT_MOST");
         }
     }
