@@ -17,7 +17,6 @@ use crate::contestant::Place;
 use crate::measure::ground::{Id, PARTITIONS};
 use crate::measure::latency::{Seen, all_arrive, reading};
 use crate::measure::writers::arrivals;
-use crate::stage::figures::Latency;
 use crate::stage::process::cpu_time;
 
 /// The name in tables.
@@ -55,24 +54,8 @@ pub(crate) async fn latency(place: &Place, topic: &str, rate: u32, span: Duratio
     let sent = tokio::task::spawn_blocking(move || sending.join()).await?;
     let sent = sent.map_err(|_| anyhow::anyhow!("the bare producer panicked"))??;
     all_arrive(&mut reading, &mut arrived, &sent).await?;
-    let until = from + span;
-    let times = sent
-        .iter()
-        .filter(|(_, due)| (from..until).contains(*due))
-        .filter_map(|(id, due)| Some(arrived.get(id)?.saturating_duration_since(*due)))
-        .collect();
-    let Latency { events, p50, p99, longest } = Latency::of(times);
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    Ok(Seen {
-        events,
-        transactions_per_second: events as f64 / span.as_secs_f64(),
-        p50_ms: ms(p50),
-        p99_ms: ms(p99),
-        longest_ms: ms(longest),
-        // of this process, which is the consumer too
-        cpu_seconds: cpu.as_secs_f64(),
-        peak_memory_bytes: 0,
-    })
+    // the processor time of this process, which is the consumer too
+    Ok(Seen { cpu_seconds: cpu.as_secs_f64(), ..Seen::of(&sent, &arrived, from, span, 1) })
 }
 
 /// One transaction after the other, each with the events that are due when it begins. Returns when each event was due.

@@ -31,7 +31,7 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> anyhow::Result<usize> {
 }
 
 fn catch_up(report: &Report) -> Chart {
-    let bars = Contestant::own().into_iter().chain(Contestant::PEERS).filter_map(|contestant| {
+    let bars = report.settings.contestants().into_iter().filter_map(|contestant| {
         let series = match contestant {
             Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
             Contestant::Router(..) | Contestant::InBulk(..) | Contestant::Shards(..) => 0,

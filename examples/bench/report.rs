@@ -245,7 +245,7 @@ impl Report {
             "memory (VmHWM), MB",
             "first event after, s",
         ]);
-        for contestant in Contestant::own().into_iter().chain(Contestant::PEERS) {
+        for contestant in self.settings.contestants() {
             let rounds = self.measured.of(&case.name, contestant);
             if rounds.0.is_empty() {
                 continue;

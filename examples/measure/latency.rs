@@ -49,6 +49,29 @@ pub(crate) struct Seen {
     pub(crate) peak_memory_bytes: u64,
 }
 
+impl Seen {
+    /// The latencies of the events that were sent within `span` after `from`, `rows` in each transaction.
+    pub(crate) fn of(
+        sent: &HashMap<Id, Instant>,
+        arrived: &HashMap<Id, Instant>,
+        from: Instant,
+        span: Duration,
+        rows: u32,
+    ) -> Self {
+        let until = from + span;
+        let times = sent
+            .iter()
+            .filter(|(_, at)| (from..until).contains(*at))
+            .filter_map(|(id, at)| Some(arrived.get(id)?.saturating_duration_since(*at)))
+            .collect();
+        let Latency { events, p50, p99, longest } = Latency::of(times);
+        let [p50_ms, p99_ms, longest_ms] = [p50, p99, longest].map(|time| time.as_secs_f64() * 1000.0);
+        let transactions_per_second = events as f64 / f64::from(rows) / span.as_secs_f64();
+        let (cpu_seconds, peak_memory_bytes) = (0.0, 0);
+        Seen { events, transactions_per_second, p50_ms, p99_ms, longest_ms, cpu_seconds, peak_memory_bytes }
+    }
+}
+
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [p50, p99, longest] =
@@ -126,17 +149,8 @@ pub(crate) async fn observe(
     all_arrive(&mut reading, &mut arrived, &committed).await?;
     let peak_memory_bytes = peak_memory(what.process)?;
 
-    let until = from + span;
-    let times: Vec<Duration> = committed
-        .iter()
-        .filter(|(_, at)| (from..until).contains(*at))
-        .filter_map(|(id, at)| Some(arrived.get(id)?.saturating_duration_since(*at)))
-        .collect();
-    let Latency { events, p50, p99, longest } = Latency::of(times);
-    let [p50_ms, p99_ms, longest_ms] = [p50, p99, longest].map(|time| time.as_secs_f64() * 1000.0);
-    let transactions_per_second = events as f64 / f64::from(load.rows) / span.as_secs_f64();
-    let cpu_seconds = cpu.as_secs_f64();
-    Ok(Seen { events, transactions_per_second, p50_ms, p99_ms, longest_ms, cpu_seconds, peak_memory_bytes })
+    let seen = Seen::of(&committed, &arrived, from, span, load.rows);
+    Ok(Seen { cpu_seconds: cpu.as_secs_f64(), peak_memory_bytes, ..seen })
 }
 
 /// Waits until every committed event has arrived.

@@ -146,8 +146,8 @@ pub enum Intake {
 
 /// Where records go.
 ///
-/// In each iteration the loop calls `reports`, then `send` for each event, perhaps `look_ahead`, then `after_dispatch` once. Then it usually awaits
-/// `wait`. At the end of a session it sends nothing more.
+/// In each iteration the loop calls `reports`, then `send` for each event, perhaps `look_ahead`, then `after_dispatch` once. Then
+/// it usually awaits `wait`. At the end of a session it sends nothing more.
 ///
 /// The sink keeps the order: records of one destination with the same key arrive in the order of `send`. The loop bounds what is
 /// in flight by its window, except for parked events that a sink around this one sends again. A sink that serves `run` counts

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
@@ -283,6 +284,23 @@ impl ProducerContext for EventProducerContext {
         self.delivery_reports.refused(Refusal { last: sequence, transient, why });
     }
 }
+
+/// The context of a consumer that only reads what the router itself needs to know. Errors are only logged for debugging: the
+/// producer of events reports brokers that are down. With the text of that log line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReaderContext(pub(super) &'static str);
+
+impl ClientContext for ReaderContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(peer = "kafka", %error, reason, "{}", self.0);
+    }
+}
+
+impl ConsumerContext for ReaderContext {}
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     let level = match facility {

@@ -5,21 +5,24 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::Client;
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{Admin, AdminRef};
-use super::context::log;
+use super::client::Client as KafkaClient;
+use super::context::ReaderContext;
 use super::properties;
+
+const CONTEXT: ReaderContext = ReaderContext("connection for a lookup of topics");
 
 /// How many topics of a cluster are requested for each that is looked up.
 const WORTH: usize = 50;
@@ -158,8 +161,9 @@ impl TopicLookup {
             return Ok(());
         }
         // librdkafka lets only a consumer ask for many partitions together
-        let consumer: BaseConsumer<Quiet> = properties::make(&self.settings, Quiet)
+        let consumer: BaseConsumer<ReaderContext> = properties::make(&self.settings, CONTEXT)
             .map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
+        let consumer = KafkaClient::new(Arc::new(consumer));
         let deadline = Instant::now() + timeout;
         let served = loop {
             match consumer.offsets_for_times(list.clone(), timeout) {
@@ -169,8 +173,6 @@ impl TopicLookup {
                 served => break served,
             }
         };
-        // ending a consumer takes up to 100 ms; do not wait for it
-        drop(thread::Builder::new().name("kafka-end".to_owned()).spawn(move || drop(consumer)));
         served?.elements().iter().try_for_each(|partition| partition.error())
     }
 }
@@ -232,18 +234,3 @@ fn look_up_one<C: ClientContext>(
     }
     Ok(Lookup::There(shape))
 }
-
-/// Errors are only logged for debugging: the producer of events reports brokers that are down.
-struct Quiet;
-
-impl ClientContext for Quiet {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(peer = "kafka", %error, reason, "connection for a lookup of topics");
-    }
-}
-
-impl ConsumerContext for Quiet {}

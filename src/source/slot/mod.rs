@@ -1,6 +1,7 @@
 //! A replication slot as a source: streamed, or read in bulk if it lags far behind.
 //!
-//! - `messages` turns the server's messages into items for the loop; `look_ahead` shows later ones; `read_policy` and `read_throttle` decide when to read
+//! - `messages` turns the server's messages into items for the loop; `look_ahead` shows later ones
+//! - `read_policy` and `read_throttle` decide when to read
 //! - `bulk_reads` switches between the stream and bulk reads; `bulk_read_size` sizes them
 //! - `resume_check` compares the start of the stream with the log that was read before
 //! - `feedback` answers the server and handles the results of the catalogue watch; `confirmation` bounds the confirmed position

@@ -3,18 +3,19 @@
 use std::time::{Duration, Instant};
 
 use pg_logical::Lsn;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
+use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::PARTITION;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Exit, Peer, Remedy, Step};
-use crate::sink::kafka::context::log;
+use crate::sink::kafka::context::ReaderContext;
 use crate::sink::kafka::error_policy::error_of_kafka;
 use crate::sink::kafka::properties;
+
+const CONTEXT: ReaderContext = ReaderContext("connection of the positions");
 
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,9 +102,9 @@ async fn search(
         .set("fetch.wait.max.ms", "10")
         .set("queued.max.messages.kbytes", "1024")
         .set("fetch.message.max.bytes", "1048576");
-    let committed: BaseConsumer<Quiet> = properties::make(&settings, Quiet)?;
+    let committed: BaseConsumer<ReaderContext> = properties::make(&settings, CONTEXT)?;
     settings.set("isolation.level", "read_uncommitted");
-    let uncommitted: BaseConsumer<Quiet> = properties::make(&settings, Quiet)?;
+    let uncommitted: BaseConsumer<ReaderContext> = properties::make(&settings, CONTEXT)?;
     let (topic, key) = (topic.to_owned(), config.name.clone());
     let read = move || {
         let reader = Reader { committed, uncommitted, topic, key, confirmed, wait_limit };
@@ -118,8 +119,8 @@ async fn search(
 }
 
 struct Reader {
-    committed: BaseConsumer<Quiet>,
-    uncommitted: BaseConsumer<Quiet>,
+    committed: BaseConsumer<ReaderContext>,
+    uncommitted: BaseConsumer<ReaderContext>,
     topic: String,
     key: String,
     confirmed: Lsn,
@@ -235,7 +236,7 @@ impl Reader {
         Ok(metadata.topics().iter().any(|topic| topic.name() == self.topic && !topic.partitions().is_empty()))
     }
 
-    fn end(&self, consumer: &BaseConsumer<Quiet>) -> Result<i64, Error> {
+    fn end(&self, consumer: &BaseConsumer<ReaderContext>) -> Result<i64, Error> {
         let ends = consumer.fetch_watermarks(&self.topic, PARTITION, ANSWER_TIMEOUT);
         ends.map(|(_, high)| high).map_err(|error| self.read_error(&error))
     }
@@ -243,7 +244,7 @@ impl Reader {
     /// Our records in this range, as this consumer sees them.
     fn ours(
         &self,
-        consumer: &BaseConsumer<Quiet>,
+        consumer: &BaseConsumer<ReaderContext>,
         from: i64,
         to: i64,
         deadline: Instant,
@@ -334,18 +335,3 @@ fn is_missing(error: &KafkaError) -> bool {
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition)
     )
 }
-
-/// Errors are only logged for debugging: the producer of events reports brokers that are down.
-struct Quiet;
-
-impl ClientContext for Quiet {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(peer = "kafka", %error, reason, "connection of the positions");
-    }
-}
-
-impl ConsumerContext for Quiet {}

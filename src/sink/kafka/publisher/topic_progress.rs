@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use indicatif::HumanCount;
+
 /// Topics that are needed sooner after the last ones belong to the same count.
 const SAME_COUNT: Duration = Duration::from_secs(10);
 
@@ -35,7 +37,8 @@ impl TopicProgress {
     /// For the state; `None` for a single topic.
     pub(super) fn text(&self, creating: bool) -> Option<String> {
         let what = if creating { "creating" } else { "looking up" };
-        (self.total > 1).then(|| format!("{what} topics: {} of {}", grouped(self.ready), grouped(self.total)))
+        let [ready, total] = [self.ready, self.total].map(|count| HumanCount(count as u64));
+        (self.total > 1).then(|| format!("{what} topics: {ready} of {total}"))
     }
 
     /// Logs it. Topics that exist are looked up at each start, and that is no news.
@@ -46,19 +49,6 @@ impl TopicProgress {
             None => {}
         }
     }
-}
-
-/// The number with commas between thousands.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (digit, left) in digits.chars().zip((0..digits.len()).rev()) {
-        grouped.push(digit);
-        if left > 0 && left % 3 == 0 {
-            grouped.push(',');
-        }
-    }
-    grouped
 }
 
 #[cfg(test)]
@@ -79,11 +69,5 @@ mod tests {
         progress.last = Instant::now().checked_sub(2 * SAME_COUNT);
         assert!(progress.begin(2));
         assert_eq!(progress.text(true).as_deref(), Some("creating topics: 0 of 2"));
-    }
-
-    #[test]
-    fn thousands_are_grouped() {
-        let numbers = [0, 999, 1_000, 12_345, 1_234_567];
-        assert_eq!(numbers.map(grouped), ["0", "999", "1,000", "12,345", "1,234,567"]);
     }
 }
