@@ -16,6 +16,9 @@ pub(crate) struct Case {
     pub(crate) topics: u64,
     pub(crate) partitions: u32,
     pub(crate) compression: String,
+    /// Connections that write in the meantime, each one row per second.
+    #[serde(default)]
+    pub(crate) writers: u32,
 }
 
 impl Case {
@@ -30,6 +33,7 @@ impl Case {
             topics: 1,
             partitions: PARTITIONS,
             compression: "none".to_owned(),
+            writers: 0,
         }
     }
 
@@ -100,9 +104,18 @@ impl Case {
             .filter(|(_, rows)| *rows <= largest_backlog)
             .map(|(lag, rows)| Case { payload: 286, ..Case::plain(&format!("lag of {lag}"), rows) })
             .collect();
-        cases.push(Case { payload: 1_000_000, ..Case::plain("bulk, payload 1 MB", 500) });
+        for (name, payload, rows) in [
+            ("1 kB", 1_000, 200_000),
+            ("1.6 kB", 1_600, 150_000),
+            ("4 kB", 4_000, 100_000),
+            ("20 kB", 20_000, 20_000),
+            ("1 MB", 1_000_000, 1_000),
+        ] {
+            cases.push(Case { payload, ..Case::plain(&format!("bulk, payload {name}"), rows) });
+        }
         let rows = 1_000_000;
         cases.push(Case { rows_of_a_transaction: rows, ..Case::plain("bulk, one transaction", rows) });
+        cases.push(Case { writers: 1_000, payload: 286, ..Case::plain("bulk, 1,000 writers", 500_000) });
         cases
     }
 

@@ -26,6 +26,8 @@ use crate::topics::Topics;
 /// The number of slots of the contestants with several.
 pub(crate) const SHARDS: u32 = 2;
 
+const STREAM: &str = "postgres.catch_up = \"stream\"\n";
+
 /// The default name by `init`.
 pub(crate) const PUBLICATION: &str = "outbox_router";
 
@@ -164,9 +166,19 @@ pub(crate) struct Measurement {
     pub(crate) events_per_second: f64,
     /// From the start of the process, or of the reading, to the first event.
     pub(crate) first_after_seconds: Option<f64>,
+    /// From then to the last event, for a router and for Debezium.
+    #[serde(default)]
+    pub(crate) seconds: Option<f64>,
     /// User and system time from its start to the last event.
     pub(crate) cpu_seconds: Option<f64>,
     pub(crate) peak_memory_bytes: Option<u64>,
+}
+
+impl Measurement {
+    /// From the start of the process to the last event, in seconds.
+    pub(crate) fn duration(&self) -> Option<f64> {
+        Some(self.first_after_seconds? + self.seconds?)
+    }
 }
 
 impl fmt::Display for Measurement {
@@ -216,10 +228,12 @@ pub(crate) async fn catch_up(
         Contestant::PgRecvlogical => recvlogical(place, &base, case).await?,
         Contestant::Router(over, mode) | Contestant::InBulk(over, mode) | Contestant::Shards(over, mode) => {
             let run = variant(contestant, run_of(place, case, over, mode, round));
-            let found = catch_up::measure(&place.ground, &base, &run, case.rows, progress).await?;
+            let found =
+                catch_up::measure(&place.ground, &base, &run, case.rows, case.writers > 0, progress).await?;
             Measured {
                 events_per_second: found.events_per_second,
                 first_after: Some(Duration::from_secs_f64(found.first_after_seconds)),
+                took: Some(Duration::from_secs_f64(found.seconds)),
                 cpu: Some(Duration::from_secs_f64(found.cpu_seconds)),
                 memory: Some(found.peak_memory_bytes),
             }
@@ -233,6 +247,7 @@ pub(crate) async fn catch_up(
         rows: case.rows,
         events_per_second: measured.events_per_second,
         first_after_seconds: measured.first_after.map(|time| time.as_secs_f64()),
+        seconds: measured.took.map(|time| time.as_secs_f64()),
         cpu_seconds: measured.cpu.map(|time| time.as_secs_f64()),
         peak_memory_bytes: measured.memory,
     })
@@ -241,6 +256,8 @@ pub(crate) async fn catch_up(
 pub(crate) struct Measured {
     pub(crate) events_per_second: f64,
     pub(crate) first_after: Option<Duration>,
+    /// From the first event to the last.
+    pub(crate) took: Option<Duration>,
     pub(crate) cpu: Option<Duration>,
     pub(crate) memory: Option<u64>,
 }
@@ -264,15 +281,13 @@ pub(crate) fn run_of(place: &Place, case: &Case, over: Transport, mode: Delivery
 
 /// Additional settings of the router.
 fn variant(contestant: Contestant, run: Run) -> Run {
-    match contestant {
-        Contestant::InBulk(..) => {
-            let settings =
-                format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = \"1MiB\"\n{}", run.settings);
-            Run { name: format!("{}-bulk-reads", run.name), settings, ..run }
-        }
-        Contestant::Shards(..) => Run { name: format!("{}-shards", run.name), shards: SHARDS, ..run },
-        _ => run,
-    }
+    let (part, shards, setting) = match contestant {
+        Contestant::InBulk(..) => ("-bulk-reads", 1, "postgres.catch_up_lag = \"1MiB\"\n"),
+        Contestant::Shards(..) => ("-shards", SHARDS, STREAM),
+        _ => ("", 1, STREAM),
+    };
+    let (name, settings) = (run.name.clone() + part, run.settings.clone() + setting);
+    Run { name, settings, shards, ..run }
 }
 
 fn server_of(place: &Place, over: Transport) -> Server {
@@ -326,6 +341,7 @@ async fn bare_shards(place: &Place, base: &str, over: Transport, case: &Case) ->
     Ok(Measured {
         events_per_second: case.rows as f64 / took.as_secs_f64(),
         first_after: Some(first),
+        took: None,
         cpu: None,
         memory: None,
     })
@@ -349,6 +365,7 @@ async fn bare(
     Ok(Measured {
         events_per_second: read.rows as f64 / read.took.as_secs_f64(),
         first_after: Some(read.first_after),
+        took: None,
         cpu: None,
         memory: None,
     })
@@ -384,5 +401,11 @@ async fn recvlogical(place: &Place, base: &str, case: &Case) -> anyhow::Result<M
     let took = begun.elapsed();
     ensure!(status.success(), "pg_recvlogical ended with {status}");
     place.ground.drop_slot(&slot).await?;
-    Ok(Measured { events_per_second: case.rows as f64 / took.as_secs_f64(), first_after: None, cpu, memory })
+    Ok(Measured {
+        events_per_second: case.rows as f64 / took.as_secs_f64(),
+        first_after: None,
+        took: None,
+        cpu,
+        memory,
+    })
 }

@@ -130,6 +130,7 @@ pub(crate) async fn catch_up(
     let measured = Measured {
         events_per_second: (counted - before) as f64 / last.duration_since(since).as_secs_f64(),
         first_after: Some(since.duration_since(started)),
+        took: Some(last.duration_since(since)),
         cpu: Some(cpu_time(running.process)?),
         memory: Some(peak_memory(running.process)?),
     };

@@ -40,6 +40,7 @@ use crate::debezium::Peers;
 use crate::measure::ground::Ground;
 use crate::measure::machine::Machine;
 use crate::measure::progress::Progress;
+use crate::measure::writers::{Load, Writers};
 use crate::report::{COMPARED, Grown, Measured, Part, Report, Settings};
 use crate::stage::program;
 use crate::topics::Topics;
@@ -98,6 +99,9 @@ struct Measure {
     /// Rows of the backlog that all contestants catch up with [default: 500000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     rows: Option<u64>,
+    /// In bulk-reads, cases and growth measures only cases whose name contains this; may be repeated [default: all]
+    #[arg(long)]
+    case: Vec<String>,
     /// Rounds of each contestant [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUNDS)))]
     rounds: Option<u32>,
@@ -175,6 +179,7 @@ impl Measure {
             } else {
                 self.transport.clone()
             },
+            only: self.case.clone(),
             peers: self.peers,
         }
     }
@@ -244,7 +249,7 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     }
     if is_wanted(Part::BulkReads) {
         let contestants: Vec<Contestant> = bulk_pairs(&settings.transports).concat();
-        for case in Case::for_bulk_reads(settings.backlog) {
+        for case in settings.bulk_cases() {
             // the largest takes minutes, in which short disturbances do not matter
             let rounds = if case.rows > 2_000_000 { 1 } else { settings.rounds };
             of_case(place, case.clone(), &contestants, rounds, &progress, measured).await?;
@@ -253,7 +258,7 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     }
     if is_wanted(Part::Cases) {
         let rounds = settings.case_rounds;
-        for case in Case::varied(settings.case_rows) {
+        for case in settings.varied_cases() {
             of_case(place, case.clone(), &Contestant::OF_CASES, rounds, &progress, measured).await?;
             measured.cases.push(case);
         }
@@ -274,13 +279,10 @@ fn steps(settings: &Settings) -> u64 {
     let compared = settings.contestants().len();
     let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
     of(Part::Compare, compared * rounds)
-        + of(
-            Part::BulkReads,
-            Case::for_bulk_reads(settings.backlog).len() * 2 * settings.transports.len() * rounds,
-        )
-        + of(Part::Cases, Case::varied(1).len() * Contestant::OF_CASES.len() * of_cases)
+        + of(Part::BulkReads, settings.bulk_cases().len() * 2 * settings.transports.len() * rounds)
+        + of(Part::Cases, settings.varied_cases().len() * Contestant::OF_CASES.len() * of_cases)
         + of(Part::Latency, (9 + peers) * settings.latency_rounds as usize)
-        + of(Part::Growth, Case::growing(1, settings.backlog).len() * of_cases)
+        + of(Part::Growth, settings.growing_cases().len() * of_cases)
 }
 
 async fn compare(
@@ -306,6 +308,13 @@ async fn of_case(
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
     let backlog = begin(place, &case, progress).await?;
+    let writers = match case.writers {
+        0 => None,
+        count => {
+            let load = Load { rate: count, rows: 1 };
+            Some(Writers::start_many(&place.ground, &backlog, load, count).await?)
+        }
+    };
     for round in 1..=rounds {
         let first = round as usize - 1;
         for contestant in contestants.iter().cycle().skip(first % contestants.len()).take(contestants.len()) {
@@ -314,6 +323,9 @@ async fn of_case(
             measured.catch_up.push(found);
             progress.step();
         }
+    }
+    if let Some(writers) = writers {
+        let _ledger = writers.stop().await?;
     }
     end(place, &case, &backlog).await
 }
@@ -325,7 +337,7 @@ async fn growth(
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
     let router = Contestant::Router(Transport::Tls, DeliveryMode::AtLeastOnce);
-    for (what, size, case) in Case::growing(settings.case_rows, settings.backlog) {
+    for (what, size, case) in settings.growing_cases() {
         let backlog = begin(place, &case, progress).await?;
         // short disturbances do not matter in a measurement of minutes
         let rounds = if case.rows > 2_000_000 { 1 } else { settings.case_rounds };

@@ -45,10 +45,31 @@ pub(crate) struct Settings {
     pub(crate) backlog: u64,
     pub(crate) parts: Vec<Part>,
     pub(crate) transports: Vec<Transport>,
+    /// Parts of the names of the cases that are measured; empty for all.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
     pub(crate) peers: bool,
 }
 
 impl Settings {
+    fn is_wanted(&self, case: &Case) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| case.name.contains(part))
+    }
+
+    pub(crate) fn bulk_cases(&self) -> Vec<Case> {
+        Case::for_bulk_reads(self.backlog).into_iter().filter(|case| self.is_wanted(case)).collect()
+    }
+
+    pub(crate) fn varied_cases(&self) -> Vec<Case> {
+        Case::varied(self.case_rows).into_iter().filter(|case| self.is_wanted(case)).collect()
+    }
+
+    /// What grows, its size, and the case.
+    pub(crate) fn growing_cases(&self) -> Vec<(&'static str, u64, Case)> {
+        let all = Case::growing(self.case_rows, self.backlog).into_iter();
+        all.filter(|(_, _, case)| self.is_wanted(case)).collect()
+    }
+
     /// The contestants that are compared.
     pub(crate) fn contestants(&self) -> Vec<Contestant> {
         let peers = if self.peers { &Contestant::PEERS[..] } else { &[] };
@@ -123,17 +144,28 @@ impl Measured {
 
     /// The ratios to the bare reader of the same transport, round by round.
     pub(crate) fn to_bound(&self, case: &str, contestant: Contestant) -> Option<Spread> {
-        self.to(case, contestant, contestant.bound())
+        self.pairs(case, contestant, contestant.bound(), |found, bound| {
+            ratio(found.events_per_second, bound.events_per_second)
+        })
     }
 
-    /// The ratios to another contestant, round by round.
-    pub(crate) fn to(&self, case: &str, contestant: Contestant, other: Contestant) -> Option<Spread> {
-        let bound = self.of(case, other);
-        let pairs = self.of(case, contestant).0.into_iter().filter_map(|found| {
-            let other = bound.0.iter().find(|other| other.round == found.round)?;
-            ratio(found.events_per_second, other.events_per_second)
-        });
-        Spread::of(pairs)
+    /// How many times as fast as another contestant it is, round by round, including the start.
+    pub(crate) fn speedup(&self, case: &str, contestant: Contestant, other: Contestant) -> Option<Spread> {
+        self.pairs(case, contestant, other, |found, other| ratio(other.duration()?, found.duration()?))
+    }
+
+    fn pairs(
+        &self,
+        case: &str,
+        contestant: Contestant,
+        other: Contestant,
+        figure: impl Fn(&Measurement, &Measurement) -> Option<f64>,
+    ) -> Option<Spread> {
+        let others = self.of(case, other);
+        let of_round =
+            |found: &Measurement| others.0.iter().find(|other| other.round == found.round).copied();
+        let pairs = self.of(case, contestant).0.into_iter();
+        Spread::of(pairs.filter_map(|found| figure(found, of_round(found)?)))
     }
 
     /// The loads, in the order in which they were measured.
@@ -193,6 +225,11 @@ impl Rounds<'_> {
 
     pub(crate) fn first(&self) -> Option<Spread> {
         Spread::of(self.0.iter().filter_map(|found| found.first_after_seconds))
+    }
+
+    /// From the start of the process to the last event, in seconds.
+    pub(crate) fn duration(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().filter_map(|found| found.duration()))
     }
 
     /// The elapsed time per event, in microseconds.
@@ -266,9 +303,9 @@ impl Report {
         (!self.measured.bulk_cases.is_empty()).then_some(())?;
         let mut table = table::figures(&[
             "bulk reads",
-            "streamed, events/s",
-            "in bulk, events/s",
-            "in bulk to streamed",
+            "streamed, s",
+            "in bulk, s",
+            "times as fast",
             "CPU-s per 500,000, streamed",
             "in bulk",
             "memory, MB, in bulk",
@@ -278,9 +315,9 @@ impl Report {
                 let of = |contestant| self.measured.of(&case.name, contestant);
                 table.add_row([
                     format!("{}, {}", case.name, streamed.transport().name()),
-                    table::spread(of(streamed).events_per_second(), 0),
-                    table::spread(of(in_bulk).events_per_second(), 0),
-                    table::spread(self.measured.to(&case.name, in_bulk, streamed), 2),
+                    table::spread(of(streamed).duration(), 2),
+                    table::spread(of(in_bulk).duration(), 2),
+                    table::spread(self.measured.speedup(&case.name, in_bulk, streamed), 2),
                     table::spread(of(streamed).cpu(CPU_OF), 2),
                     table::spread(of(in_bulk).cpu(CPU_OF), 2),
                     table::spread(of(in_bulk).memory(), 1),
@@ -380,6 +417,7 @@ mod tests {
             rows: 250_000,
             events_per_second,
             first_after_seconds: Some(0.3),
+            seconds: None,
             cpu_seconds: Some(1.0),
             peak_memory_bytes: Some(20_000_000),
         }

@@ -46,16 +46,27 @@ pub(crate) struct Writers {
 impl Writers {
     /// Starts writers that commit events of the aggregate type `kind` until they are stopped.
     pub(crate) async fn start(ground: &Ground, kind: &str, load: Load) -> anyhow::Result<Self> {
+        Self::start_many(ground, kind, load, WRITERS).await
+    }
+
+    /// The same with `count` writers, each on a connection of its own, which share the load.
+    pub(crate) async fn start_many(
+        ground: &Ground,
+        kind: &str,
+        load: Load,
+        count: u32,
+    ) -> anyhow::Result<Self> {
         let (ledger, stop) = (Ledger::default(), CancellationToken::new());
         let mut clients = Vec::new();
-        for _ in 0..WRITERS {
+        for _ in 0..count {
             clients.push(connect(&ground.url).await?);
         }
         let begin = tokio::time::Instant::now();
         let mut tasks = JoinSet::new();
-        for (number, client) in (0..).zip(clients) {
+        for (number, client) in (0_u64..).zip(clients) {
             let (ledger, stop, kind) = (ledger.clone(), stop.clone(), kind.to_owned());
-            tasks.spawn(async move { write(&client, &kind, (number, load, begin), &ledger, &stop).await });
+            let turns = (number..).step_by(count as usize);
+            tasks.spawn(async move { write(&client, &kind, (turns, load, begin), &ledger, &stop).await });
         }
         Ok(Writers { ledger, stop, tasks })
     }
@@ -79,11 +90,11 @@ impl Writers {
     }
 }
 
-/// Runs writer `number` until it is stopped.
+/// Writes the transactions of these turns until it is stopped.
 async fn write(
     client: &Client,
     kind: &str,
-    (number, load, begin): (u32, Load, tokio::time::Instant),
+    (turns, load, begin): (impl Iterator<Item = u64>, Load, tokio::time::Instant),
     ledger: &Ledger,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -92,8 +103,10 @@ async fn write(
                SELECT id::uuid, $1, key, 'Measured', payload::jsonb
                FROM unnest($2::text[], $3::text[], $4::text[]) rows (id, key, payload)";
     let insert = client.prepare(sql).await?;
-    let mut turn = u64::from(number);
-    while stop.run_until_cancelled(sleep_until(begin + due(turn, load.rate))).await.is_some() {
+    for turn in turns {
+        if stop.run_until_cancelled(sleep_until(begin + due(turn, load.rate))).await.is_none() {
+            break;
+        }
         let numbers: Vec<Id> = (0..load.rows).map(|_| rand::random()).collect();
         let ids: Vec<String> = numbers.iter().map(|id| format!("{id:032x}")).collect();
         let first = turn * u64::from(load.rows);
@@ -103,7 +116,6 @@ async fn write(
         client.execute(&insert, &[&kind, &ids, &keys, &payloads]).await?;
         let committed = Instant::now();
         ledger.lock().extend(numbers.into_iter().map(|id| (id, committed)));
-        turn += u64::from(WRITERS);
     }
     Ok(())
 }

@@ -138,14 +138,22 @@ async fn catch_ups(
     let others = backlog::ids_of_others(ground).await?;
     // warm-up: the broker's JVM compiles its code, and the broker creates its transaction topic
     for mode in DeliveryMode::ALL {
-        catch_up::measure(ground, backlog::NAME, &Run::new("warm-up", mode, 0), settings.rows, progress)
-            .await?;
+        catch_up::measure(
+            ground,
+            backlog::NAME,
+            &Run::new("warm-up", mode, 0),
+            settings.rows,
+            false,
+            progress,
+        )
+        .await?;
         progress.step();
     }
     for round in 1..=settings.rounds {
         for mode in in_turns(round) {
             let run = Run::new("catch-up", mode, round);
-            let found = catch_up::measure(ground, backlog::NAME, &run, settings.rows, progress).await?;
+            let found =
+                catch_up::measure(ground, backlog::NAME, &run, settings.rows, false, progress).await?;
             progress.say(&format!("{}: {found}", run.name));
             measured.catch_up.push(found);
             measured.verdicts.push(judge::judge(ground, "catch-up", &run, &expected).await?);
@@ -153,7 +161,8 @@ async fn catch_ups(
             let settings = "dead_letters.policy = \"park\"\n".to_owned();
             let run = Run { settings, ..Run::new("parked", mode, round) };
             backlog::park(ground, &run).await?;
-            let found = catch_up::measure(ground, backlog::NAME, &run, others.len() as u64, progress).await?;
+            let found =
+                catch_up::measure(ground, backlog::NAME, &run, others.len() as u64, false, progress).await?;
             progress.say(&format!("{}: {found}", run.name));
             measured.parked.push(found);
             measured.verdicts.push(judge::judge(ground, "parked", &run, &others).await?);
