@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use pg_logical::frames::FrameBuffer;
-use pg_logical::stream::Transport;
+use pg_logical::stream::{Transport, TransportKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The number of bytes that one read asks for.
@@ -68,6 +68,10 @@ impl AsyncWrite for Pieces {
 }
 
 impl Transport for Pieces {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Tls
+    }
+
     fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let piece = self.next(buffer.len());
         buffer[..piece.len()].copy_from_slice(piece);

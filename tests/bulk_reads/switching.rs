@@ -53,6 +53,53 @@ async fn bulk_reads_and_stream_alternate_while_applications_write() {
     }
 }
 
+/// For the next session the server would read all log since the transaction began again.
+#[tokio::test]
+async fn bulk_reads_do_not_replace_a_stream_while_a_transaction_has_been_open_for_long() {
+    let server = PrivatePostgres::start(PG_HBA, &["max_wal_size=2GB"]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    outbox.execute("CREATE TABLE other (n int)").await;
+    let open = outbox.client().await;
+    open.batch_execute("BEGIN; INSERT INTO other VALUES (1)").await.unwrap();
+    outbox
+        .execute("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000)) FROM generate_series(1, 300)")
+        .await;
+    let mut router = Router::active(&slow(settings(&outbox, &kafka, MODES[0], "1"))).await;
+    outbox.all_confirmed().await;
+    is_streaming(&mut router).await;
+    let before = counter(&router, "bites_total");
+    // takes more than two seconds, and the router checks its lag every second
+    backlog(&outbox, 300).await;
+    outbox.all_confirmed().await;
+    assert_eq!(counter(&router, "bites_total"), before);
+    open.batch_execute("COMMIT").await.unwrap();
+    let log = router.stop().await.log;
+    assert!(!log.contains("switching to bulk reads"), "{log}");
+    delivered_once(&outbox, &kafka).await;
+}
+
+/// Each bulk read is sized by the last ones, which are no guide here.
+#[tokio::test]
+async fn bulk_reads_of_log_with_a_changing_share_of_events() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+        for step in 1..40_u32 {
+            backlog(&outbox, step * step * 37 % 400).await;
+            let other = step * 7_919 % 11 * 400_000;
+            outbox
+                .execute(&format!("SELECT pg_logical_emit_message(false, 'other', repeat('x', {other}))"))
+                .await;
+        }
+        let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
+        outbox.all_confirmed().await;
+        took_bulk_reads(&mut router, 4).await;
+        let log = router.stop().await.log;
+        assert!(!log.contains("out of sequence"), "{log}");
+        delivered_once(&outbox, &kafka).await;
+    }
+}
+
 #[tokio::test]
 async fn bulk_reads_and_sigkill_at_random_points_lose_nothing() {
     for mode in MODES {

@@ -27,7 +27,7 @@ const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
 /// How much a bulk read returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// It ends with the first transaction committed at or after this position.
+    /// It ends at the first record of the log that ends here or later. A transaction that is committed after that is not returned.
     pub upto: Lsn,
     /// It ends with the transaction in which it reaches this many rows, each a message of pgoutput.
     pub rows: u32,

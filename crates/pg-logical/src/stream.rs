@@ -37,10 +37,19 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// end.
     fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Whether the socket's buffer is so small that the server soon blocks when nobody reads.
-    fn has_small_buffer(&self) -> bool {
-        false
-    }
+    /// What kind of connection this is.
+    fn kind(&self) -> TransportKind;
+}
+
+/// The kinds of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransportKind {
+    /// TCP without TLS.
+    Tcp,
+    /// A unix socket. Its buffer is so small that the server soon blocks when nobody reads.
+    Unix,
+    /// TLS over TCP.
+    Tls,
 }
 
 /// A connected socket, with TLS if that was negotiated.
@@ -118,8 +127,12 @@ impl Transport for Stream {
         }
     }
 
-    fn has_small_buffer(&self) -> bool {
-        matches!(self, Stream::Unix(_))
+    fn kind(&self) -> TransportKind {
+        match self {
+            Stream::Tcp(_) => TransportKind::Tcp,
+            Stream::Unix(_) => TransportKind::Unix,
+            Stream::Tls(_) => TransportKind::Tls,
+        }
     }
 }
 
@@ -131,6 +144,10 @@ impl Transport for tokio::io::DuplexStream {
             Poll::Ready(read) => read.map(|()| target.filled().len()),
             Poll::Pending => Ok(0),
         }
+    }
+
+    fn kind(&self) -> TransportKind {
+        TransportKind::Tcp
     }
 }
 

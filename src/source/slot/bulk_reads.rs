@@ -6,7 +6,7 @@
 //!         v   everything is acknowledged and durable         near the end
 //!     draining -----------------------------------> querying slot ----> resetting session --> starting stream --> streaming
 //!         ^                                              | far behind                                                 |
-//!         | near the end                                 v                                                 far behind |
+//!         | near the end, or the stream is faster        v                                                 far behind |
 //!         +---- reading <-------------------------- copying slot                                                      v
 //!                 ^  |                                                                                   another session
 //!                 |  v every ten seconds
@@ -21,19 +21,18 @@
 //! START_REPLICATION in the same session ends at once. So another session replaces one that has streamed.
 
 use pg_logical::bulk_read::Extent;
-use pg_logical::replication::{Answer, BulkRead, NotStarted, StreamOf};
-use pg_logical::server_error::ServerError;
+use pg_logical::replication::{Answer, BulkRead, StreamOf};
 use pg_logical::stream::Transport;
 use pg_logical::{Lsn, bulk_read};
 use tokio::time::{Duration, Instant};
 
-use super::bulk_read_size::{BulkReadSize, SlotAt};
+use super::bulk_read_size::{BulkReadSize, SlotAt, Slower};
 use super::confirmation::moved_by_another;
 use super::lease::silence;
 use super::{SlotEnd, SlotParts, SlotSource};
-use crate::advice;
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
+use crate::postgres::catalog::Slot;
 use crate::postgres::slot_functions;
 use crate::relay::DeliveryState;
 
@@ -43,9 +42,12 @@ const NEAR_FRACTION: u64 = 4;
 /// How often the slot is moved between bulk reads. After each move the server reads the log up to there once more.
 const MOVE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The server reads this much log again (bytes) in a tenth of a second, so it does not matter.
+const LITTLE_REREAD: u64 = 256 << 20;
+
 /// A step of the diagram above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Streaming,
     /// Waits until everything received is durable.
     Draining,
@@ -63,7 +65,7 @@ enum Step {
 
 /// The current bulk read, and the one requested after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Extents {
+pub(super) struct Extents {
     extent: Extent,
     next: Option<Extent>,
 }
@@ -71,24 +73,26 @@ struct Extents {
 /// The way of reading. During bulk reads these positions never decrease in this order: `slot_at`, the confirmed position
 /// (`Confirmation`), the received position, `checked`.
 pub(super) struct BulkReads {
-    step: Step,
+    pub(super) step: Step,
     /// The lag in bytes from which the slot is read in bulk. `None` if this session does not read in bulk, by configuration or
     /// because the server refused, which was logged.
-    bound: Option<u64>,
+    pub(super) bound: Option<u64>,
     size: BulkReadSize,
     /// The slot's confirmed position, and when the slot was moved there.
     slot_at: Lsn,
     last_move: Instant,
     /// The copy of the slot, if it exists, and how many bytes of log its last bulk read covered.
-    copy: Option<SlotAt>,
+    pub(super) copy: Option<SlotAt>,
     passed: u64,
     /// The catalogues were checked up to this position.
     checked: Lsn,
+    /// The slot's `restart_lsn` at that time, or a little less.
+    restart: Option<Lsn>,
     /// Whether Postgres waits for standbys before it sends changes, by the last check. It does not wait for a copy of a slot, so
     /// there are no bulk reads then. `standbys_logged`: this was logged.
     waits_for_standbys: bool,
     standbys_logged: bool,
-    /// The stream is faster up to this position.
+    /// The session streams up to this position: the stream is faster, or bulk reads have failed.
     stream_until: Lsn,
     /// When the session was last read, or idle.
     last_received: Instant,
@@ -115,12 +119,13 @@ impl BulkReads {
         BulkReads {
             step: if parts.stream.is_streaming() { Step::Streaming } else { Step::Draining },
             bound: bound(&parts.config),
-            size: BulkReadSize::new(parts.config.delivery.window_bytes),
+            size: BulkReadSize::new(parts.stream.transport(), parts.config.delivery.window_bytes),
             slot_at: parts.confirmed,
             last_move: Instant::now(),
             copy: None,
             passed: 0,
             checked: Lsn::INVALID,
+            restart: None,
             waits_for_standbys: false,
             standbys_logged: false,
             stream_until: parts.stream_until,
@@ -134,10 +139,11 @@ impl BulkReads {
         !matches!(self.step, Step::Streaming | Step::Reading(_) | Step::MovingSlot(_))
     }
 
-    /// The catalogues were checked up to `checked`, and Postgres waits for these standby slots.
-    pub(super) fn catalog_checked(&mut self, checked: Lsn, standby_slots: &[String]) {
+    /// The catalogues were checked up to `checked`, with this slot.
+    pub(super) fn catalog_checked(&mut self, checked: Lsn, slot: &Slot) {
         self.checked = self.checked.max(checked);
-        self.waits_for_standbys = !standby_slots.is_empty();
+        self.restart = slot.retained_bytes.map(|bytes| Lsn(checked.0.saturating_sub(bytes)));
+        self.waits_for_standbys = !slot.waits_for.is_empty();
     }
 
     /// Whether the server is moving the slot, for which it waits for standbys too.
@@ -152,6 +158,13 @@ impl BulkReads {
 
     fn lag(&self, read: Lsn) -> u64 {
         self.checked.0.saturating_sub(read.0)
+    }
+
+    /// Whether the server would read more log again for each bulk read, and for a new stream, than the slot is behind at
+    /// `position`.
+    fn rereads_too_much(&self, position: Lsn, restart: Lsn) -> bool {
+        let reread = position.0.saturating_sub(restart.0);
+        reread > LITTLE_REREAD && reread > self.lag(position)
     }
 
     /// Whether the stream is better than bulk reads after `read`.
@@ -214,9 +227,14 @@ impl<S: Transport> SlotSource<S> {
 
     fn is_far_behind(&self) -> bool {
         let reads = &self.bulk_reads;
-        reads
-            .bound
-            .is_some_and(|bound| reads.lag(self.received) > bound && self.received >= reads.stream_until)
+        // the rest of a transaction arrives in any case
+        let inside = self.last_read.is_inside().then(|| self.last_read.transaction().final_lsn);
+        let position = self.received.max(inside.unwrap_or(Lsn::INVALID));
+        let rereads_too_much =
+            || reads.restart.is_some_and(|restart| reads.rereads_too_much(position, restart));
+        reads.bound.is_some_and(|bound| reads.lag(position) > bound)
+            && position >= reads.stream_until
+            && !rereads_too_much()
     }
 
     /// Whether everything received is delivered, durable and confirmed, or can be confirmed now.
@@ -247,14 +265,14 @@ impl<S: Transport> SlotSource<S> {
         confirmed
     }
 
-    /// Checks the slot's position after a move. Nobody else may move it.
-    fn check_moved_slot(&mut self, to: Lsn, row: &[Option<String>]) -> Result<(), Error> {
+    /// Checks the slot's position after a move, and returns its state. Nobody else may move it.
+    fn check_moved_slot(&mut self, to: Lsn, row: &[Option<String>]) -> Result<SlotAt, Error> {
         let slot = slot_at(row)?;
         if slot.confirmed != to {
             return Err(moved_by_another(&self.config.postgres.slot, slot.confirmed));
         }
         self.bulk_reads.slot_at = to;
-        Ok(())
+        Ok(slot)
     }
 
     /// Handles an answer of the server.
@@ -263,8 +281,8 @@ impl<S: Transport> SlotSource<S> {
         match (step, answer) {
             (_, Answer::Refused(refused)) => self.refused(*refused)?,
             (Step::QueryingSlot(to), Answer::Row(row)) => {
-                self.check_moved_slot(to, &row)?;
-                self.begin_bulk_reads_or_stream(to);
+                let slot = self.check_moved_slot(to, &row)?;
+                self.begin_bulk_reads_or_stream(slot);
             }
             (Step::CopyingSlot, Answer::Row(row)) => {
                 self.bulk_reads.copy = Some(slot_at(&row)?);
@@ -304,9 +322,17 @@ impl<S: Transport> SlotSource<S> {
         Ok(())
     }
 
-    fn begin_bulk_reads_or_stream(&mut self, confirmed: Lsn) {
+    fn begin_bulk_reads_or_stream(&mut self, slot: SlotAt) {
         let copy = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
-        if self.bulk_reads.prefers_stream(confirmed) {
+        let reads = &mut self.bulk_reads;
+        if !reads.prefers_stream(slot.confirmed) && reads.rereads_too_much(slot.confirmed, slot.restart) {
+            tracing::info!(
+                restart = %slot.restart, until = %reads.checked,
+                "streaming: for each bulk read the server would read more log again than the router is behind"
+            );
+            reads.stream_until = reads.checked;
+        }
+        if self.bulk_reads.prefers_stream(slot.confirmed) {
             // the copy would retain WAL
             let dropped = self.bulk_reads.copy.map(|_| slot_functions::drop(&copy) + "; ");
             self.stream.query(&(dropped.unwrap_or_default() + bulk_read::BEFORE_STREAMING));
@@ -334,9 +360,16 @@ impl<S: Transport> SlotSource<S> {
         }
         let reads = &mut self.bulk_reads;
         let before = reads.copy.replace(copy).unwrap_or(copy);
+        if copy.confirmed < before.confirmed {
+            return Err(protocol_error("a bulk read has moved the copy of the slot back"));
+        }
         reads.passed = copy.confirmed.0.saturating_sub(before.confirmed.0);
-        if let Some(stream_until) = reads.size.completed(before, read, copy.confirmed) {
-            reads.stream_until = stream_until;
+        if let Some((slower, until)) = reads.size.completed(before, read, copy.confirmed) {
+            // a bulk read that was requested before the last one was complete says the same
+            if reads.stream_until < copy.confirmed {
+                tracing::info!(%until, "{}, so the stream is faster than bulk reads", because(slower));
+            }
+            reads.stream_until = until;
         }
         tracing::debug!(
             rows = read.rows, bytes = read.bytes, upto = %copy.confirmed, restart = %copy.restart,
@@ -362,26 +395,28 @@ impl<S: Transport> SlotSource<S> {
             self.bulk_reads.step = Step::MovingSlot(to);
             return;
         }
-        let extent = self.request_bulk_read(copy);
+        let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
+        self.request_bulk_read(extent);
         self.bulk_reads.step = Step::Reading(Extents { extent, next: None });
     }
 
     /// Requests the next bulk read while this one arrives, so that the server reads log in the meantime.
     fn prefetch(&mut self, extent: Extent) {
-        let Some(copy) = self.bulk_reads.copy else { return };
+        let Some(copy) = self.bulk_reads.copy.filter(|_| !self.bulk_reads.size.is_first()) else { return };
         let expected = Lsn(copy.confirmed.0.saturating_add(self.bulk_reads.passed));
         if self.bulk_reads.prefers_stream(expected) || self.is_time_to_move() {
             return;
         }
         // the expected position only determines its size: the server continues where the previous one really ends
-        let next = Some(self.request_bulk_read(SlotAt { confirmed: expected, ..copy }));
-        self.bulk_reads.step = Step::Reading(Extents { extent, next });
+        let slot = SlotAt { confirmed: expected, ..copy };
+        let next = self.bulk_reads.size.next_after(extent, slot, self.bulk_reads.checked);
+        self.request_bulk_read(next);
+        self.bulk_reads.step = Step::Reading(Extents { extent, next: Some(next) });
     }
 
-    fn request_bulk_read(&mut self, copy: SlotAt) -> Extent {
+    fn request_bulk_read(&mut self, extent: Extent) {
         // the result of this check bounds the next bulk read
         self.watch.check_now();
-        let extent = self.bulk_reads.size.next(copy, self.bulk_reads.checked);
         let name = slot_functions::bulk_read_copy(self.bulk_reads.backend_pid);
         let publication = &self.config.postgres.publication;
         self.stream.bulk_read(&bulk_read::read_query(
@@ -390,39 +425,10 @@ impl<S: Transport> SlotSource<S> {
             self.config.reads_messages(),
             extent,
         ));
-        extent
     }
 
     fn is_time_to_move(&self) -> bool {
         self.bulk_reads.last_move.elapsed() >= MOVE_INTERVAL
-    }
-
-    /// Handles a refusal by falling back to the stream, which reports a real problem better.
-    fn refused(&mut self, refused: ServerError) -> Result<(), Error> {
-        let slot = &self.config.postgres.slot;
-        if self.bulk_reads.step == Step::StartingStream {
-            return Err(advice::not_started(NotStarted::Server(refused), slot));
-        }
-        let logged = self.bulk_reads.bound.is_none();
-        if refused.severity != "ERROR" || logged && self.bulk_reads.step != Step::Draining {
-            return Err(Error::transient(
-                Peer::Postgres,
-                format!("Postgres has ended the session: {refused}"),
-            ));
-        }
-        // the server refuses the requests after it too
-        if logged {
-            return Ok(());
-        }
-        tracing::warn!(
-            reason = %refused,
-            remedy = remedy(&refused),
-            "Postgres refuses bulk reads of the slot {slot}; this session streams it, which is slower"
-        );
-        // the server drops temporary slots on any error
-        (self.bulk_reads.bound, self.bulk_reads.copy) = (None, None);
-        self.bulk_reads.step = Step::Draining;
-        Ok(())
     }
 
     /// Called when a status update would be due. Sends a query from time to time instead, and abandons a bulk read that nobody
@@ -453,21 +459,10 @@ impl<S: Transport> SlotSource<S> {
     }
 }
 
-/// What to do about a refusal of bulk reads.
-fn remedy(refused: &ServerError) -> &'static str {
-    match refused.code.code() {
-        // insufficient_privilege
-        "42501" => {
-            "Run the GRANTs on functions that `outbox-router init --print-sql` prints, or set `catch_up = \"stream\"` under [postgres]"
-        }
-        // configuration_limit_exceeded
-        "53400" => {
-            "Bulk reads need one more replication slot (max_replication_slots) and temporary files (temp_file_limit); set \
-             `catch_up = \"stream\"` under [postgres] to do without bulk reads"
-        }
-        _ => {
-            "The next session tries again; set `catch_up = \"stream\"` under [postgres] to do without bulk reads"
-        }
+fn because(slower: Slower) -> &'static str {
+    match slower {
+        Slower::LargeRows => "the events are large",
+        Slower::RareEvents => "there are few events in the log",
     }
 }
 

@@ -65,7 +65,7 @@ impl<S: Transport> SlotSource<S> {
             heartbeat.written(written.last);
             self.monitor.heartbeat_failed(written.refused);
         }
-        self.bulk_reads.catalog_checked(checked, &slot.waits_for);
+        self.bulk_reads.catalog_checked(checked, &slot);
         self.standstill.waits_for_standbys(unconfirmed);
         self.show_headroom(&slot);
         // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,

@@ -8,6 +8,7 @@
 //! - `lease` bounds how long this session may send
 //! - `heartbeat`, `standstill` and `catalog_check` explain why no events arrive or none are confirmed
 
+mod bulk_read_refusal;
 mod bulk_read_size;
 mod bulk_reads;
 mod catalog_check;

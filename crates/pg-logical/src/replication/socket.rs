@@ -11,7 +11,7 @@ use super::{Receiving, ReplicationStream, lost};
 use crate::error::Error;
 use crate::frames::GATHER_SIZE;
 use crate::server_error::io_reason;
-use crate::stream::Transport;
+use crate::stream::{Transport, TransportKind};
 
 /// The longest time to let bytes gather.
 const GATHER_TIME: Duration = Duration::from_millis(5);
@@ -61,6 +61,11 @@ impl<S: Transport> ReplicationStream<S> {
 
     fn received(&mut self, bytes: usize) {
         (self.last_read, self.consumed_since_read, self.read_budget) = (bytes, 0, 0);
+    }
+
+    /// What kind of connection this is.
+    pub fn transport(&self) -> TransportKind {
+        self.stream.kind()
     }
 
     /// Whether the last read was so large that more can be expected.
@@ -124,7 +129,7 @@ impl<S: Transport> ReplicationStream<S> {
 
     /// Reads what arrives while messages are processed, if the socket's buffer is so small that the server would block.
     pub(super) fn read_between_messages(&mut self) {
-        if !self.stream.has_small_buffer() {
+        if self.stream.kind() != TransportKind::Unix {
             self.read_budget = 0;
             return;
         }
