@@ -38,7 +38,10 @@ async fn allocations(mode: &str, sslmode: &str, events: u64) -> u64 {
         ))
         .await;
     let url = format!("{}?sslmode={sslmode}", outbox.url());
-    let settings = Settings::new(&outbox, &kafka).set("delivery.mode", mode).set("postgres.url", url);
+    let settings = Settings::new(&outbox, &kafka)
+        .set("delivery.mode", mode)
+        .set("postgres.url", url)
+        .set("postgres.catch_up", "stream");
     let folder = tempfile::tempdir().unwrap();
     let file = settings.write_to(&folder);
     let config = Arc::new(load(Some(&file), &Environment::empty()).unwrap().config);

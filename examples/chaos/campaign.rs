@@ -52,7 +52,7 @@ pub(crate) struct Setup {
     pub(crate) standbys: usize,
     /// Whether every second router started cannot send some events.
     pub(crate) park: bool,
-    /// The lag in bytes from which the slot is read in bulk; `None`: never.
+    /// The lag in bytes from which the slot is read in bulk; `None`: the default.
     pub(crate) bulk_reads: Option<u64>,
     pub(crate) span: Duration,
     pub(crate) rate: u64,
@@ -256,7 +256,7 @@ fn router_settings(setup: &Setup) -> String {
         String::new()
     };
     let bulk_reads = match setup.bulk_reads {
-        Some(lag) => format!("postgres.catch_up = \"auto\"\npostgres.catch_up_lag = {lag}\n"),
+        Some(lag) => format!("postgres.catch_up_lag = {lag}\n"),
         None => String::new(),
     };
     let login = if setup.needs(Need::Authorizer) {

@@ -78,7 +78,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         tokio_postgres::connect(&cli.postgres, NoTls).await.context("connect to Postgres")?;
     // the client's next query reports its error
     tokio::spawn(connection);
-    let settings = if cli.bulk_reads { "postgres.catch_up = \"auto\"" } else { "" };
+    let settings = if cli.bulk_reads { "" } else { "postgres.catch_up = \"stream\"" };
     let mut router = Router::new(&cli.router, &cli.folder, &cli.postgres, &cli.kafka, settings)?;
     router.init().await?;
 

@@ -127,9 +127,9 @@ pub struct Postgres {
 /// How a lagging slot is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
-    /// In bulk, if the log contains many events.
+    /// In bulk, if that is faster (the default).
     Auto,
-    /// Always as a stream (the default).
+    /// Always as a stream.
     Stream,
 }
 

@@ -27,7 +27,8 @@ async fn bulk_reads_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
             .await;
         let mut router = Router::active(&settings(&outbox, &kafka, mode, "1")).await;
         outbox.all_confirmed().await;
-        took_bulk_reads(&mut router, 1).await;
+        // the first covers little log, so it ends before the transaction does
+        took_bulk_reads(&mut router, 2).await;
         let memory = router.peak_memory();
         router.stop().await;
         let records = kafka.committed(&outbox.name).await.unwrap();
@@ -86,6 +87,38 @@ async fn bulk_reads_without_the_privilege_give_way_to_the_stream_and_the_log_say
     router.stop().await;
     delivered_once(&outbox, &kafka).await;
     outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// The first bulk read fits into `work_mem`, a later one does not.
+#[tokio::test]
+async fn bulk_reads_without_temporary_space_give_way_to_the_stream() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    for mode in MODES {
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+        let role = format!("{}_limited", outbox.name);
+        outbox
+            .execute(&format!(
+                "CREATE ROLE {role} SUPERUSER LOGIN REPLICATION; ALTER ROLE {role} SET work_mem = '8MB'; \
+                 ALTER ROLE {role} SET temp_file_limit = '64kB'"
+            ))
+            .await;
+        backlog(&outbox, 5_000).await;
+        let url = format!("postgres://{role}@{}/{}", outbox.address(), outbox.name);
+        let settings = settings(&outbox, &kafka, mode, "1").set("postgres.url", url);
+        let mut router = Router::active(&settings).await;
+        router.logs("Postgres refuses bulk reads of the slot").await;
+        assert!(counter(&router, "bites_total") > Some(0), "{}", router.log());
+        outbox.all_confirmed().await;
+        is_streaming(&mut router).await;
+        assert_eq!(counter(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
+        let log = router.stop().await.log;
+        assert!(log.contains("temporary file size exceeds temp_file_limit"), "{log}");
+        assert!(log.contains("temporary files (temp_file_limit)"), "{log}");
+        delivered_once(&outbox, &kafka).await;
+        let of_the_copy = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'outbox_router_bites_%' AND database = current_database()";
+        assert!(outbox.query(of_the_copy).await.is_empty());
+        outbox.execute(&format!("DROP ROLE {role}")).await;
+    }
 }
 
 #[tokio::test]

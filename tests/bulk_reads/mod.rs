@@ -20,7 +20,6 @@ pub(crate) const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str, lag: &str) -> Settings {
     Settings::new(outbox, kafka)
         .set("delivery.mode", mode)
-        .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", lag)
         // the router ends bulk reads after a fraction of it, and the machine may be busy
         .set("postgres.wal_sender_timeout", "60s")

@@ -156,7 +156,6 @@ async fn parked_before_a_switch(server: &PrivatePostgres, mode: &str) -> (Setup,
     let settings = Settings::new(&outbox, &kafka)
         .set("delivery.mode", mode)
         .set("dead_letters.policy", "park")
-        .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", "1");
     outbox.create_dead_letters_table().await;
     let setup = Setup { outbox, kafka, settings: slow(settings) };

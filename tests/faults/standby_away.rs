@@ -10,7 +10,7 @@ use crate::support::signal::{Signal, send};
 
 /// Settings of a router that reads in bulk even if it is only one byte behind.
 fn settings(pair: &Pair) -> Settings {
-    pair.settings.clone().set("postgres.catch_up", "auto").set("postgres.catch_up_lag", "1")
+    pair.settings.clone().set("postgres.catch_up_lag", "1")
 }
 
 /// Waits until the router gives the reason `why` everywhere, and asserts that Kafka has no more than `count` events meanwhile.

@@ -77,7 +77,6 @@ async fn bulk_read_that_waits_has_a_reason() {
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka)
         .set("postgres.wal_sender_timeout", "60s")
-        .set("postgres.catch_up", "auto")
         .set("postgres.catch_up_lag", "1");
     backlog(&outbox, 500).await;
     let mut router = Router::start(&slow(settings));

@@ -15,7 +15,7 @@ const BOUND: u64 = 64 << 20;
 #[tokio::test]
 async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let router = Router::active(&Settings::new(&outbox, &kafka)).await;
+    let router = Router::active(&Settings::new(&outbox, &kafka).set("postgres.catch_up", "stream")).await;
     let mut client = outbox.client().await;
     let transaction = client.transaction().await.unwrap();
     let insert = format!(
@@ -46,7 +46,9 @@ async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     // the first broker stays up, so the router still gets metadata
     mock.create_topic(&outbox.topic("large"), partitions, 2);
     // on a busy machine, decoding millions of changes of one transaction delays the server's keepalives
-    let settings = Settings::new(&outbox, &mock.client()).set("postgres.wal_sender_timeout", "60s");
+    let settings = Settings::new(&outbox, &mock.client())
+        .set("postgres.wal_sender_timeout", "60s")
+        .set("postgres.catch_up", "stream");
     let router = Router::active(&settings).await;
     // the first record of a partition is sent alone; get that over with
     for n in 0..10 {

@@ -184,7 +184,7 @@ fn postgres(
     let publication = reader.checked("postgres.publication", raw.publication, check_name);
     let wal_sender_timeout =
         reader.duration("postgres.wal_sender_timeout", raw.wal_sender_timeout, Duration::from_secs(1));
-    let catch_up = reader.choice_or("postgres.catch_up", raw.catch_up, &CATCH_UP, CatchUp::Stream);
+    let catch_up = reader.choice_or("postgres.catch_up", raw.catch_up, &CATCH_UP, CatchUp::Auto);
     let catch_up_lag = reader.size("postgres.catch_up_lag", raw.catch_up_lag).unwrap_or(64 << 20);
     if let Some(Password::File(file)) = conninfo.as_ref().and_then(|conninfo| conninfo.password.as_ref()) {
         secrets.files.push(file.clone());
