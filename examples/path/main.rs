@@ -7,8 +7,10 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
 mod event;
+mod tls;
 
 use event::Path;
+use tls::Tls;
 
 /// The part to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,6 +23,10 @@ enum Part {
     Record,
     /// Issue sequence numbers and acknowledge them
     Progress,
+    /// Encrypt a TLS record, as the server does
+    Encrypt,
+    /// The same, and decrypt it
+    Decrypt,
 }
 
 /// Runs one part of the pipeline repeatedly.
@@ -33,11 +39,20 @@ struct Cli {
 fn main() -> Result<()> {
     let Cli { part, times } = Cli::parse();
     let insert = event::insert();
-    let mut path = Path::of("")?;
     match part {
         Part::Decode => (0..times).try_for_each(|_| event::decode(&insert)),
-        Part::Event => (0..times).try_for_each(|_| path.event(&insert)),
-        Part::Record => (0..times).try_for_each(|n| path.record(&insert, n)),
+        Part::Event => {
+            let path = Path::of("")?;
+            (0..times).try_for_each(|_| path.event(&insert))
+        }
+        Part::Record => {
+            let mut path = Path::of("")?;
+            (0..times).try_for_each(|n| path.record(&insert, n))
+        }
         Part::Progress => event::progress(times),
+        Part::Encrypt | Part::Decrypt => {
+            let mut tls = Tls::connect()?;
+            (0..times).try_for_each(|_| tls.send(&insert, part == Part::Decrypt))
+        }
     }
 }
