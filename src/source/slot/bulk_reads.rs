@@ -228,8 +228,8 @@ impl<S: Transport> SlotSource<S> {
     fn is_far_behind(&self) -> bool {
         let reads = &self.bulk_reads;
         // the rest of a transaction arrives in any case
-        let inside = self.last_read.is_inside().then(|| self.last_read.transaction().final_lsn);
-        let position = self.received.max(inside.unwrap_or(Lsn::INVALID));
+        let commit = self.last_read.is_inside().then(|| self.last_read.transaction().final_lsn);
+        let position = self.received.max(commit.unwrap_or(Lsn::INVALID));
         let rereads_too_much =
             || reads.restart.is_some_and(|restart| reads.rereads_too_much(position, restart));
         reads.bound.is_some_and(|bound| reads.lag(position) > bound)
