@@ -16,6 +16,7 @@ mod live;
 #[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../measure/mod.rs"]
 mod measure;
+mod new_topics;
 mod plots;
 mod report;
 #[allow(dead_code, reason = "each program uses only some of it")]
@@ -159,7 +160,7 @@ impl Measure {
         let (rows, rounds, seconds, latency_rounds) =
             if self.quick { (100_000, 1, 4, 1) } else { (500_000, 5, 10, 3) };
         let of_quick = [Part::Compare, Part::Latency];
-        let all = [Part::Compare, Part::BulkReads, Part::Cases, Part::Latency, Part::Growth];
+        let all = [Part::Compare, Part::BulkReads, Part::Cases, Part::Latency, Part::Growth, Part::NewTopics];
         let parts = match (self.part.as_slice(), self.quick) {
             ([], true) => &of_quick,
             ([], false) => &all[..],
@@ -269,6 +270,9 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     if is_wanted(Part::Growth) {
         growth(place, &settings, &progress, measured).await?;
     }
+    if is_wanted(Part::NewTopics) {
+        new_topics::measure(place, &settings, &progress, &mut measured.new_topics).await?;
+    }
     Ok(())
 }
 
@@ -283,6 +287,7 @@ fn steps(settings: &Settings) -> u64 {
         + of(Part::Cases, settings.varied_cases().len() * Contestant::OF_CASES.len() * of_cases)
         + of(Part::Latency, (9 + peers) * settings.latency_rounds as usize)
         + of(Part::Growth, settings.growing_cases().len() * of_cases)
+        + of(Part::NewTopics, new_topics::steps(settings))
 }
 
 async fn compare(
@@ -414,6 +419,6 @@ mod tests {
         let settings = parsed(&["--quick", "--rows", "70000", "--part", "growth"]);
         assert_eq!((settings.rows, settings.rounds, settings.parts), (70_000, 1, vec![Part::Growth]));
         assert_eq!(parsed(&["--quick"]).parts, [Part::Compare, Part::Latency]);
-        assert_eq!(parsed(&[]).parts.len(), 5);
+        assert_eq!(parsed(&[]).parts.len(), 6);
     }
 }

@@ -10,6 +10,7 @@ use crate::measure::latency::Seen;
 use crate::measure::machine::Machine;
 use crate::measure::table;
 use crate::measure::writers::Load;
+use crate::new_topics::{self, NewTopics};
 use crate::stage::figures::{Spread, ratio};
 
 /// CPU times are given per this many events.
@@ -31,6 +32,10 @@ pub(crate) enum Part {
     Latency,
     /// Time per event as something grows
     Growth,
+    /// A backlog for thousands of topics that do not exist
+    #[value(name = "new-topics")]
+    #[serde(rename = "new-topics")]
+    NewTopics,
 }
 
 /// The extent of the measurements.
@@ -120,6 +125,8 @@ pub(crate) struct Measured {
     /// Events per second that one router delivers while writers write without pause.
     pub(crate) maximum: Option<f64>,
     pub(crate) growth: Vec<Grown>,
+    #[serde(default)]
+    pub(crate) new_topics: Vec<NewTopics>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -243,7 +250,9 @@ impl Report {
     pub(crate) fn render(&self) -> String {
         let lines = self.machine.lines().into_iter().chain([self.settings_line()]).chain(self.idle_line());
         let mut text = table::circumstances(lines);
-        let parts = [self.compared(), self.bulk_reads(), self.cases(), self.latency(), self.growth()];
+        let new_topics = new_topics::render(&self.measured.new_topics);
+        let parts =
+            [self.compared(), self.bulk_reads(), self.cases(), self.latency(), self.growth(), new_topics];
         for part in parts.into_iter().flatten() {
             text.push('\n');
             text.push_str(&part);
