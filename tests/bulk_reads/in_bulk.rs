@@ -77,6 +77,9 @@ async fn bulk_reads_without_the_privilege_give_way_to_the_stream_and_the_log_say
     backlog(&outbox, 500).await;
     let url = format!("postgres://{role}@{}/{}", outbox.address(), outbox.name);
     let settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.url", url);
+    let checked = settings.run_async(&["check"]).await.out;
+    let missing = "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_slot_get_binary_changes";
+    assert!(checked.contains(missing) && !checked.contains("pg_replication_slot_advance"), "{checked}");
     let mut router = Router::active(&settings).await;
     router.logs("Postgres refuses bulk reads of the slot").await;
     outbox.all_confirmed().await;

@@ -10,7 +10,7 @@ use super::outbox::OutboxFacts;
 use super::{dead_letters, failover, outbox, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::commands::server::Server;
-use crate::config::Config;
+use crate::config::{CatchUp, Config};
 use crate::error::Error;
 use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
@@ -69,6 +69,10 @@ async fn check_in_session(
     slot::check(session, config, &catalog, findings).await?;
     failover::check(session, config, &server, &catalog, findings).await?;
     role::check_heartbeat(session, config, findings).await?;
+    if config.postgres.catch_up == CatchUp::Auto {
+        server::check_bulk_reads(&server, &catalog, shards.len(), findings);
+        role::check_bulk_reads(session, findings).await?;
+    }
     dead_letters::check(session, config, findings).await?;
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let outbox_facts = outbox::check(session, config, &outbox, &catalog, findings).await?;

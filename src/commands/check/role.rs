@@ -1,5 +1,6 @@
-//! The router's role: whether it may replicate and write heartbeats, and whether it has needless privileges.
+//! The router's role: whether it may replicate, write heartbeats and read the slot in bulk, and whether it has needless privileges.
 
+use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::connect::Startup;
 use pg_logical::quoting;
 use pg_logical::session::Session;
@@ -114,5 +115,28 @@ pub(super) async fn check_heartbeat(
             ),
         ),
     }
+    Ok(())
+}
+
+/// Whether the role may read the slot in bulk.
+pub(super) async fn check_bulk_reads(session: &mut Session, findings: &mut Findings) -> Result<(), Error> {
+    let functions: Vec<_> = FUNCTIONS.iter().map(|function| quoting::literal(function)).collect();
+    let rows = session
+        .query(&format!(
+            "SELECT current_user, f FROM pg_catalog.unnest(ARRAY[{}]) f \
+             WHERE NOT pg_catalog.has_function_privilege(f, 'EXECUTE')",
+            functions.join(", ")
+        ))
+        .await?;
+    let refused: Vec<_> = rows.iter().filter_map(|row| row.get(1)).collect();
+    let Some(role) = rows.first().and_then(|row| row.get(0)).map(quoting::identifier) else { return Ok(()) };
+    findings.warning(
+        "catch_up",
+        format!("the role {role} may not execute {}: the router would stream a backlog, which is slower", refused.join(", ")),
+        format!(
+            "As a superuser run GRANT EXECUTE ON FUNCTION {} TO {role}, or set `catch_up = \"stream\"` under [postgres]",
+            refused.join(", ")
+        ),
+    );
     Ok(())
 }

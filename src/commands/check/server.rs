@@ -2,8 +2,8 @@
 
 use super::finding::Findings;
 use crate::commands::server::{STANDBY_REMEDY, Server, Usage};
+use crate::config::Config;
 use crate::config::bookmarks::Bookmarks;
-use crate::config::{CatchUp, Config};
 use crate::error::{Effect, Error, ErrorCode};
 use crate::postgres::administrator;
 use crate::postgres::catalog::Catalog;
@@ -47,9 +47,6 @@ pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog
         ),
     }
     check_usage(server, catalog, config.bookmarks.as_ref(), findings);
-    if config.postgres.catch_up == CatchUp::Auto {
-        check_bulk_reads(server, catalog, findings);
-    }
     check_keep_size(server, findings);
     if let Some(timeout) = &server.idle_replication_slot_timeout {
         findings.warning(
@@ -103,12 +100,15 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
     }
 }
 
-/// Whether the server has what bulk reads need.
-fn check_bulk_reads(server: &Server, catalog: &Catalog, findings: &mut Findings) {
+/// Whether the server has what bulk reads of this many shards need.
+pub(super) fn check_bulk_reads(server: &Server, catalog: &Catalog, shards: usize, findings: &mut Findings) {
     if server.bulk_read_copies > 0 {
         return;
     }
-    let (slots, senders) = (u32::from(catalog.slot.is_none()) + 1, u32::from(!is_read(catalog)) + 1);
+    let shards = u32::try_from(shards).unwrap_or(u32::MAX);
+    let slots = shards.saturating_add(u32::from(catalog.slot.is_none()));
+    let senders = shards.saturating_add(u32::from(!is_read(catalog)));
+    let each = if shards > 1 { " for each shard" } else { "" };
     for (setting, left, needed, what) in [
         ("max_replication_slots", server.slots.left(), slots, "slot for the copy that is read"),
         ("max_wal_senders", server.senders.left(), senders, "walsender while the router switches to them"),
@@ -117,7 +117,8 @@ fn check_bulk_reads(server: &Server, catalog: &Catalog, findings: &mut Findings)
             findings.warning(
                 "catch_up",
                 format!(
-                    "bulk reads (`catch_up = \"auto\"`) need one more {what}, and none is free: the router would stream the backlog"
+                    "bulk reads (`catch_up = \"auto\"`) need one more {what}{each}, and too few are free: the router would stream the \
+                     backlog"
                 ),
                 format!("Raise {setting} and restart Postgres, or set `catch_up = \"stream\"` under [postgres]"),
             );
