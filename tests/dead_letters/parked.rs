@@ -321,6 +321,17 @@ async fn dead_letters_that_cannot_be_stored_hold_back_the_slot() {
     }
 }
 
+#[test]
+fn nothing_is_parked_in_a_default_set_up() {
+    let mut place = crate::support::place::Place::new();
+    let role = place.name.clone();
+    succeeded(place.run(&["init", "--role", &role]), &[]);
+    place.set("POSTGRES__URL", &place.url(&role));
+    succeeded(place.run(&["dead-letters", "list"]), &["No events are parked", "policy = \"stop\""]);
+    let ran = place.run(&["dead-letters", "list", "--json"]);
+    assert_eq!((ran.code, ran.out.trim()), (0, "[]"), "{}", ran.err);
+}
+
 #[tokio::test]
 async fn dead_letters_table_is_created_by_init_and_usable_by_the_routers_role() {
     use crate::support::place::Place;

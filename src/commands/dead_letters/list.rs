@@ -72,6 +72,16 @@ pub(super) async fn list(
     terminal::print(&render(&listed, all, aggregates, &TableStyle::for_stdout()))
 }
 
+/// Says that the router parks no events.
+pub(super) fn nothing(json: bool) -> Result<(), Error> {
+    if json {
+        return terminal::print_json(&[(); 0]);
+    }
+    terminal::print(
+        "No events are parked: with `[dead_letters] policy = \"stop\"` the router stops at an event that cannot be sent.\n",
+    )
+}
+
 /// The number of events, and of their aggregates.
 async fn count(config: &Config, session: &mut Session, condition: &str) -> Result<(usize, usize), Error> {
     let counted = session.query(&sql::count_both(&config.name, condition)).await?;
