@@ -151,7 +151,7 @@ impl<'a> Init<'a> {
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
-        let server = slot::preconditions(&mut self.session, &self.config.every_shard()).await?;
+        let server = slot::preconditions(&mut self.session, &self.config.every_shard(), &self.router).await?;
         self.take_lock().await?;
         let config = self.config;
         self.make(&object::router_schema()).await?;

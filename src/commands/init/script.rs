@@ -25,6 +25,9 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     let mut add = |purpose: &str, statements: &str| {
         text.push_str(&format!("\n-- {}.\n{statements}\n", one_line(purpose)));
     };
+    for shard in config.every_shard() {
+        add("First of all, whether the slot can be the router's", &slot_is_ours(&shard.postgres.slot));
+    }
     let router_schema = object::router_schema();
     add(&router_schema.purpose, &guarded(&router_schema));
     for (purpose, statements) in router_schema::script() {
@@ -83,6 +86,19 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         );
     }
     text
+}
+
+/// A statement that ends the script if another database or plugin has a slot of this name.
+fn slot_is_ours(slot: &str) -> String {
+    let block = format!(
+        "\nBEGIN\nIF EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot}\n    \
+         AND (s.database, s.plugin) IS DISTINCT FROM (pg_catalog.current_database(), 'pgoutput')) THEN\n\
+         RAISE 'the slot % belongs to another database or plugin; nothing was changed', {slot}\n  \
+         USING HINT = 'Choose another name for `[postgres] slot`, or drop the slot if nobody needs it';\n\
+         END IF;\nEND\n",
+        slot = literal(slot)
+    );
+    format!("DO {};", quoting::dollar_quoted(&block))
 }
 
 /// Statements that do nothing if the object exists or cannot be created.

@@ -24,8 +24,13 @@ use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks what every slot needs, before anything is created. Returns the server's version and settings.
-pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> Result<Server, Error> {
+/// Checks what every slot needs, before anything is created. Returns the server's version and settings. `router`: how the router
+/// will connect.
+pub(super) async fn preconditions(
+    session: &mut Session,
+    shards: &[Config],
+    router: &ConnInfo,
+) -> Result<Server, Error> {
     let server = Server::query(session).await?;
     if let Some(what) = server.too_old() {
         return Err(Error::refused(ErrorCode::ServerUnsuitable, what, "Upgrade the server"));
@@ -59,7 +64,39 @@ pub(super) async fn preconditions(session: &mut Session, shards: &[Config]) -> R
     if slots.len() > 1 && server.number < ROW_FILTERS {
         return Err(no_row_filters(&server.version, "; nothing was changed"));
     }
+    for shard in shards {
+        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
+        if let Some(slot) = &catalog.slot {
+            usable(&catalog, slot, shard)?;
+        }
+    }
+    if missing > 0 {
+        check_may_create(session, router).await?;
+    }
     Ok(server)
+}
+
+/// Whether the role may create a slot. Managed services have roles of their own for this, so with one of those only the attempt
+/// tells.
+async fn check_may_create(session: &mut Session, router: &ConnInfo) -> Result<(), Error> {
+    let may = "SELECT current_user, r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles g \
+               WHERE g.rolname ~ 'replication|superuser' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) \
+               FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";
+    let rows = session.query(may).await?;
+    match rows.first() {
+        Some(row) if row.get(1) == Some("f") => {
+            let role = row.get(0).unwrap_or_default();
+            Err(Error::refused(
+                ErrorCode::PostgresAccess,
+                format!(
+                    "the role {} may not create a replication slot; nothing was changed",
+                    quoting::identifier(role)
+                ),
+                administrator::init_remedy("Run init again", router),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {

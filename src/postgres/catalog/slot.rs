@@ -159,7 +159,10 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), E
         ));
     };
     if slot.plugin.as_deref() != Some("pgoutput") {
-        let steps = without_slot(catalog, source, Former::Foreign).unwrap_or_else(|| {
+        // before `init` there are no rows to save
+        let saved = catalog.tables.iter().any(Option::is_some);
+        let steps = saved.then(|| without_slot(catalog, source, Former::Foreign)).flatten();
+        let steps = steps.unwrap_or_else(|| {
             vec![
                 Step::new(format!(
                     "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
