@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use pg_logical::{Lsn, Secret};
 
 use crate::logging::LogFormat;
@@ -70,7 +71,7 @@ once. Nothing is lost either way; events that were in flight may be sent again a
 ignored with a line in the log: a changed configuration needs a restart.
 
 Exit codes:
-  0      stopped as asked
+  0      stopped as asked, or caught up with --until-caught-up
   1      a server gave a definite answer at start: password, privilege, wal_level, a missing table
   2      usage or configuration, or the address of the admin endpoint is in use
   3      continuing could lose events: slot missing, foreign, lost or moved, publication missing, an event that cannot be sent
@@ -81,6 +82,7 @@ After 1, restart once the server is fixed. After 2 and 3 an operator has to act 
 
 Examples:
   outbox-router run
+  outbox-router run --until-caught-up
   outbox-router run --accept-gap 16/B374D848
   outbox-router -c /etc/shop/outbox.toml --log-format json run";
 
@@ -125,6 +127,17 @@ Examples:
   outbox-router route --dry-run
   outbox-router route --dry-run --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
   outbox-router route --dry-run --stdin < rows.jsonl";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  outbox-router completions bash > /etc/bash_completion.d/outbox-router
+  outbox-router completions zsh > \"${fpath[1]}/_outbox-router\"
+  outbox-router completions fish > ~/.config/fish/completions/outbox-router.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  outbox-router man | man -l -
+  outbox-router man --output /usr/local/share/man/man1";
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
@@ -188,6 +201,12 @@ pub enum Command {
     /// Check the contracts of events, and render them for people and tools
     #[command(subcommand, after_long_help = contracts::HELP)]
     Contracts(ContractsCommand),
+    /// Print a script that completes this command line in a shell
+    #[command(after_long_help = COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one for each command
+    #[command(after_long_help = MAN_HELP)]
+    Man(ManArgs),
 }
 
 /// `run`
@@ -198,6 +217,12 @@ pub struct RunArgs {
     /// For one start after exit code 3, with the position from the router's message. Any other problem stops the router again.
     #[arg(long, value_name = "LSN")]
     pub accept_gap: Option<Lsn>,
+
+    /// Stop with exit code 0 when everything that was committed before the start is in Kafka
+    ///
+    /// For jobs and tests. A router that waits as a standby goes on waiting.
+    #[arg(long)]
+    pub until_caught_up: bool,
 
     /// Which shards.
     #[command(flatten)]
@@ -243,6 +268,22 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `completions`
+#[derive(Debug, Clone, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// `man`
+#[derive(Debug, Clone, Args)]
+pub struct ManArgs {
+    /// Write a page for each command into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
 }
 
 /// `route`

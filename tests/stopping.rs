@@ -7,7 +7,7 @@ use crate::support::kafka::Kafka;
 use crate::support::mock::Mock;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
-use crate::support::settings::Settings;
+use crate::support::settings::{MODES, Settings};
 use crate::support::signal::Signal;
 
 /// Each row is a transaction of its own, so that the router can confirm a position after each.
@@ -40,6 +40,33 @@ async fn stopping_in_a_backlog_confirms_everything_sent() {
         outbox.all_confirmed().await;
         router.stop().await;
         same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    }
+}
+
+#[tokio::test]
+async fn run_until_caught_up_ends_when_what_was_committed_before_its_start_is_delivered() {
+    for (mode, lag) in [(MODES[0], "64MiB"), (MODES[0], "1"), (MODES[1], "64MiB"), (MODES[1], "1")] {
+        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let settings =
+            Settings::new(&outbox, &kafka).set("delivery.mode", mode).set("postgres.catch_up_lag", lag);
+        let caught_up = async || {
+            let ran = settings.run_async(&["run", "--until-caught-up"]).await;
+            assert_eq!(ran.code, 0, "{mode} {lag}: {}", ran.err);
+        };
+        backlog(&outbox).await;
+        caught_up().await;
+        same(&outbox, &kafka.committed_when(&outbox.name, 10_000).await, Repeats::Never).await;
+        // it has confirmed the slot
+        caught_up().await;
+        same(&outbox, &kafka.committed_when(&outbox.name, 10_000).await, Repeats::Never).await;
+        // an open transaction is not waited for
+        let open = outbox.client().await;
+        let insert = "BEGIN; INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'b', '{\"n\": 1}')";
+        open.batch_execute(insert).await.unwrap();
+        caught_up().await;
+        open.batch_execute("COMMIT").await.unwrap();
+        caught_up().await;
+        same(&outbox, &kafka.committed_when(&outbox.name, 10_001).await, Repeats::Never).await;
     }
 }
 

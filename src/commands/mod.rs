@@ -6,6 +6,7 @@ pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
 pub mod init;
+mod manual;
 pub mod route;
 pub mod run;
 mod server;
@@ -22,16 +23,17 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
+use pg_logical::Lsn;
 use pg_logical::connect::Startup;
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
 
 use crate::advice;
 use crate::cli::shards::ShardArgs;
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, InitArgs};
 use crate::config::Config;
 use crate::config::load::{load, load_without_brokers};
-use crate::error::{Error, ErrorCode, Exit};
+use crate::error::{Error, ErrorCode, Exit, Peer};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
 
@@ -56,16 +58,21 @@ pub enum Completion {
 /// # Errors
 /// What stopped the command; [`exit_code`] turns it into the process's exit code.
 pub fn execute(cli: Cli) -> Result<Completion, Error> {
-    // the one command that needs no configuration, because it writes one
-    if let Command::ImportDebezium(args) = &cli.command {
-        return import_debezium::import_debezium(args);
+    // these need no configuration
+    match &cli.command {
+        Command::ImportDebezium(args) => return import_debezium::import_debezium(args),
+        Command::Completions(args) => return manual::completions(args).map(|()| Completion::Success),
+        Command::Man(args) => return manual::man(args).map(|()| Completion::Success),
+        _ => {}
     }
     let env = crate::config::environment::process()?;
     if let Command::Contracts(args) = &cli.command {
         return contracts::contracts(cli.config.as_deref(), args, &env);
     }
     let load = match cli.command {
-        Command::Tail(_) | Command::Route(_) => load_without_brokers,
+        Command::Tail(_) | Command::Route(_) | Command::Init(InitArgs { print_acls: false, .. }) => {
+            load_without_brokers
+        }
         _ => load,
     };
     let loaded = load(cli.config.as_deref(), &env)?;
@@ -90,7 +97,10 @@ pub fn execute(cli: Cli) -> Result<Completion, Error> {
             Command::Route(args) => return route::route(config, args).await,
             Command::Status(args) => return status::status(config, args).await,
             // handled above, without a complete configuration
-            Command::ImportDebezium(_) | Command::Contracts(_) => {}
+            Command::ImportDebezium(_)
+            | Command::Contracts(_)
+            | Command::Completions(_)
+            | Command::Man(_) => {}
         }
         Ok(Completion::Success)
     })
@@ -120,6 +130,17 @@ async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result
             .reporting_to(say_wait),
     );
     Ok(session)
+}
+
+/// The end of the log, where the next record begins.
+async fn log_end(session: &mut Session) -> Result<Lsn, Error> {
+    // With a position inside a record, such as the flushed one, the last commit before it could end after it. The transaction id
+    // makes the server write and flush a commit, and with it the log before.
+    let end = session
+        .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
+        .await?;
+    let end = end.first().and_then(|row| row.get(0)?.parse().ok());
+    end.ok_or_else(|| Error::transient(Peer::Postgres, "the end of the log cannot be read"))
 }
 
 /// On standard error, because a program may read the command's output.

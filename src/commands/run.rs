@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pg_logical::Lsn;
+use pg_logical::connect::Startup;
 use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
@@ -53,12 +55,21 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     stop_at_signals(&stop)?;
     ignore_signals()?;
 
-    let options = RunOptions { accept_gap: args.accept_gap, until: None };
+    let until = if args.until_caught_up { Some(end_of_log(config).await?) } else { None };
+    let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
     if let Some(admin) = admin {
         admin.end();
     }
     result
+}
+
+/// Where the log ends now.
+async fn end_of_log(config: &Config) -> Result<Lsn, Error> {
+    let mut session = super::connect(config, "run", Startup::default()).await?;
+    let end = super::log_end(&mut session).await;
+    session.close().await;
+    end
 }
 
 /// Refuses a low limit, because a Kafka client without file descriptors waits silently.

@@ -48,6 +48,8 @@ pub struct RunOptions {
     pub accept_gap: Option<Lsn>,
     /// Deliver everything that was committed before this position, then stop.
     pub until: Option<Lsn>,
+    /// Other shards take over afterwards, so their slots exist on purpose.
+    pub hands_over: bool,
 }
 
 /// What to do after a session.
@@ -70,8 +72,8 @@ pub async fn run(
     monitor: Monitor,
     stop: CancellationToken,
 ) -> Result<(), Definite> {
-    let RunOptions { accept_gap: accepted_gap, until } = options;
-    let mut state = SessionState { contracts, accepted_gap, until, ..SessionState::default() };
+    let RunOptions { accept_gap: accepted_gap, until, hands_over } = options;
+    let mut state = SessionState { contracts, accepted_gap, until, hands_over, ..SessionState::default() };
     let mut backoff = Backoff::default();
     loop {
         monitor.main_loop_ran();

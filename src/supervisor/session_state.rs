@@ -23,6 +23,8 @@ pub(super) struct SessionState {
     pub(super) accepted_gap: Option<Lsn>,
     /// Where this router's part of the log ends.
     pub(super) until: Option<Lsn>,
+    /// Whether other shards take over at `until`.
+    pub(super) hands_over: bool,
     /// The mismatch that the last session's resume check found, and that session's epoch.
     pub(super) log_mismatch: Option<(u64, LogMismatch)>,
     /// The publication and tables of the last session.
@@ -65,6 +67,7 @@ impl Default for SessionState {
             checkpoint: None,
             accepted_gap: None,
             until: None,
+            hands_over: false,
             log_mismatch: None,
             definition: None,
             batch_bytes: DEFAULT_BATCH_BYTES,
@@ -93,8 +96,7 @@ impl SessionState {
         if let Some(until) = self.switch_to_bulk.take() {
             self.stream_until = until;
             tracing::warn!(
-                remedy =
-                    "Switching to bulk reads takes a second walsender for a moment: check max_wal_senders",
+                remedy = "If all walsenders are in use, raise max_wal_senders: the switch takes a second one for a moment",
                 "the session for bulk reads could not be started; the router streams the slot up to {until}"
             );
         }

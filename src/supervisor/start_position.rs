@@ -113,8 +113,7 @@ impl StartInputs<'_> {
         before: Option<&Checkpoint>,
     ) -> Result<Resumption, Error> {
         let StartInputs { catalog, slot: _, system, other_slots, log_mismatch, record } = *self;
-        // a router that drains its slot before a handover has them on purpose
-        if !other_slots.is_empty() && state.until.is_none() {
+        if !other_slots.is_empty() && !state.hands_over {
             keep_alive(config, session, beside_other_shards(config, before, other_slots)).await?;
         }
         let found = ResumeFacts {

@@ -13,10 +13,10 @@ use super::drain::{self, SESSION_END_TIMEOUT};
 use super::plan;
 use crate::advice::OrRemedy;
 use crate::checkpoint::{Checkpoint, Handover};
-use crate::commands::connect;
 use crate::commands::stored_position::StoredPosition;
+use crate::commands::{connect, log_end};
 use crate::config::Config;
-use crate::error::{Effect, Error, ErrorCode, Peer, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, check_shards};
 use crate::postgres::dead_letters::sql as dead_letters;
@@ -193,13 +193,7 @@ async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Erro
     check_nothing_parked(session, old).await?;
     // wait for running routers to stop, because they deliver until then
     drain::unlock(drain::lock(old, None).await?).await;
-    // The insert LSN is where the next WAL record begins. With a position inside a record, the last commit that the old shards
-    // deliver could end after it. The transaction id makes the server write and flush a commit, and with it the log before.
-    let end = session
-        .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
-        .await?;
-    let end = end.first().and_then(|row| row.get(0)?.parse().ok());
-    let at: Lsn = end.ok_or_else(|| Error::transient(Peer::Postgres, "the end of the log cannot be read"))?;
+    let at = log_end(session).await?;
     drain::deliver(old, at).await?;
     Ok(at)
 }

@@ -41,7 +41,7 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
         let monitor = Monitor::new(&config.name);
         routers.push(Router { contracts: contracts.clone(), config, monitor });
     }
-    let options = RunOptions { accept_gap: None, until: Some(until) };
+    let options = RunOptions { accept_gap: None, until: Some(until), hands_over: true };
     supervisor::run_all(routers, options, &CancellationToken::new()).await
 }
 
