@@ -11,6 +11,7 @@ pub(super) enum Section {
     Rule,
     Kafka,
     Topics,
+    Delivery,
 }
 
 impl Section {
@@ -22,6 +23,7 @@ impl Section {
             Section::Rule => "[[route.rules]]",
             Section::Kafka => "[kafka]",
             Section::Topics => "[topics]",
+            Section::Delivery => "[delivery]",
         }
     }
 }

@@ -108,20 +108,6 @@ const KNOWN: &[Known] = &[
         "The router writes no topic with transaction metadata",
     ),
     known(
-        NoEquivalent,
-        &["exactly.once.support"],
-        &["requested"],
-        "Delivery is at least once by default: after a crash some records arrive twice, and consumers recognise them by the \
-         header `id`. For exactly once set `mode = \"exactly-once\"` in [delivery]",
-    ),
-    known(
-        Note,
-        &["exactly.once.support"],
-        &[],
-        "If the workers have exactly.once.source.support on: set `mode = \"exactly-once\"` in [delivery], because the router's \
-         delivery is at least once by default",
-    ),
-    known(
         Differs,
         &["errors.tolerance"],
         &["none"],

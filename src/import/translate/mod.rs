@@ -1,6 +1,7 @@
 //! Each subject takes its settings out of the connector, writes keys, and reports findings.
 
 mod converters;
+mod delivery;
 mod kafka;
 mod known;
 mod postgres;
@@ -40,6 +41,7 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
     postgres::translate(&mut translation);
     kafka::translate(&mut translation);
     topics::translate(&mut translation);
+    delivery::translate(&mut translation);
     known::translate(&mut translation);
     Ok(translation.finish())
 }
@@ -200,6 +202,7 @@ fn variable(section: Section, key: &str) -> String {
         Section::Route | Section::Rule => ("ROUTE", "__"),
         Section::Kafka => ("KAFKA", "_"),
         Section::Topics => ("TOPICS", "__"),
+        Section::Delivery => ("DELIVERY", "__"),
     };
     format!("OUTBOX_ROUTER_{section}__{}", key.replace('.', separator).to_ascii_uppercase())
 }
