@@ -52,6 +52,7 @@ async fn run_until_caught_up_ends_when_what_was_committed_before_its_start_is_de
         let caught_up = async || {
             let ran = settings.run_async(&["run", "--until-caught-up"]).await;
             assert_eq!(ran.code, 0, "{mode} {lag}: {}", ran.err);
+            assert!(ran.err.contains("caught up"), "{mode} {lag}: {}", ran.err);
         };
         backlog(&outbox).await;
         caught_up().await;

@@ -58,6 +58,9 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let until = if args.until_caught_up { Some(end_of_log(config).await?) } else { None };
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
+    if let (Ok(()), Some(until), false) = (&result, until, stop.is_cancelled()) {
+        tracing::info!("caught up: everything that was committed before {until} is delivered");
+    }
     if let Some(admin) = admin {
         admin.end();
     }
