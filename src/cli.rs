@@ -113,8 +113,9 @@ Examples:
   watch outbox-router status
   outbox-router status --json | jq .router.lag";
 
-const ROUTE_HELP: &str = "\
-Rows are read from the outbox table, the newest first, which needs the SELECT privilege; with --stdin they are JSON objects, one \
+const PREVIEW_HELP: &str = "\
+Rows are read from the outbox table, the newest first. That needs the SELECT privilege, which the router's role lacks: give a role \
+that has it with --url. With --stdin they are JSON objects, one \
 on each line, with members named like the columns. All lines are read unless --limit is given. The command uses neither the slot \
 nor Kafka. Values that only the log has, such as source.lsn, are shown as zero, and the commit time is the current time.
 
@@ -124,9 +125,9 @@ Exit codes:
   2  usage or configuration
 
 Examples:
-  outbox-router route --dry-run
-  outbox-router route --dry-run --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
-  outbox-router route --dry-run --stdin < rows.jsonl";
+  outbox-router preview --url postgres://postgres@db/shop
+  outbox-router preview --id 7f0c1cde-6f0e-4f8e-9f0a-0d2b1a2c3d4e --json
+  outbox-router preview --stdin < rows.jsonl";
 
 const COMPLETIONS_HELP: &str = "\
 Examples:
@@ -193,7 +194,10 @@ pub enum Command {
     #[command(after_long_help = tail::HELP)]
     Tail(TailArgs),
     /// Show the records that rows would become
-    #[command(after_long_help = ROUTE_HELP)]
+    #[command(after_long_help = PREVIEW_HELP)]
+    Preview(PreviewArgs),
+    /// The same as `preview`, with --dry-run
+    #[command(after_long_help = PREVIEW_HELP)]
     Route(RouteArgs),
     /// Translate the configuration of a Debezium connector with the outbox event router
     #[command(after_long_help = import_debezium::HELP)]
@@ -292,6 +296,18 @@ pub struct RouteArgs {
     /// Show records without sending them; required
     #[arg(long, required = true)]
     pub dry_run: bool,
+
+    /// Which rows, and how.
+    #[command(flatten)]
+    pub preview: PreviewArgs,
+}
+
+/// `preview`
+#[derive(Debug, Clone, Args)]
+pub struct PreviewArgs {
+    /// Connect as a role that may read the table, to the same database. Give the password with PGPASSWORD or the passfile
+    #[arg(long, value_parser = secret, conflicts_with = "stdin")]
+    pub url: Option<Secret>,
 
     /// How many rows, of each table or of standard input [default: 10 of each table, all of standard input]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -62,7 +62,9 @@ async fn slot_reset_replays_and_marks_the_events_after_a_bookmark() {
 
     // the bookmark still exists, and another reset to it is possible
     succeeded(settings.run(&["slot", "reset", "--to", "before", "--dry-run"]), &["12 events"]);
-    succeeded(settings.run(&["slot", "drop", "before"]), &["dropped"]);
+    // nobody is at the terminal to confirm it
+    refused(&settings.run(&["slot", "drop", "before"]), 2, &["Cannot ask for confirmation", "--yes"]);
+    succeeded(settings.run(&["slot", "drop", "before", "--yes"]), &["dropped"]);
     refused(&settings.run(&["slot", "reset", "--to", "before", "--yes"]), 1, &["There are no bookmarks"]);
 }
 
@@ -87,7 +89,7 @@ async fn slot_commands_leave_a_slot_of_another_database_alone() {
     }
     let sql = format!("SELECT database::text FROM pg_replication_slots WHERE slot_name = '{}'", outbox.name);
     assert_eq!(outbox.query(&sql).await[0].get::<_, &str>(0), outbox.name);
-    succeeded(settings.run(&["slot", "drop", "x"]), &["dropped"]);
+    succeeded(settings.run(&["slot", "drop", "x", "--yes"]), &["dropped"]);
 }
 
 /// A walsender that has loaded the current publication would decode with that one and skip what an earlier one published.

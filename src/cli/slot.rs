@@ -58,6 +58,9 @@ pub enum SlotCommand {
     Drop {
         /// The bookmark, as `list` shows it
         name: String,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
     },
     /// Go back to a bookmark: events committed since then are sent again
     Reset {

@@ -30,7 +30,7 @@ use pg_logical::session::Session;
 
 use crate::advice;
 use crate::cli::shards::ShardArgs;
-use crate::cli::{Cli, Command, InitArgs};
+use crate::cli::{Cli, Command, InitArgs, RouteArgs};
 use crate::config::Config;
 use crate::config::load::{load, load_without_brokers};
 use crate::error::{Error, ErrorCode, Exit, Peer};
@@ -70,9 +70,10 @@ pub fn execute(cli: Cli) -> Result<Completion, Error> {
         return contracts::contracts(cli.config.as_deref(), args, &env);
     }
     let load = match cli.command {
-        Command::Tail(_) | Command::Route(_) | Command::Init(InitArgs { print_acls: false, .. }) => {
-            load_without_brokers
-        }
+        Command::Tail(_)
+        | Command::Preview(_)
+        | Command::Route(_)
+        | Command::Init(InitArgs { print_acls: false, .. }) => load_without_brokers,
         _ => load,
     };
     let loaded = load(cli.config.as_deref(), &env)?;
@@ -94,7 +95,9 @@ pub fn execute(cli: Cli) -> Result<Completion, Error> {
             Command::DeadLetters(args) => dead_letters::dead_letters(config, args).await?,
             Command::Tail(args) => tail::tail(config, args).await?,
             Command::Check(args) => return check::check(&loaded, args).await,
-            Command::Route(args) => return route::route(config, args).await,
+            Command::Preview(args) | Command::Route(RouteArgs { preview: args, .. }) => {
+                return route::route(config, args, &env).await;
+            }
             Command::Status(args) => return status::status(config, args).await,
             // handled above, without a complete configuration
             Command::ImportDebezium(_)
@@ -182,6 +185,11 @@ fn heading(config: &Config) -> Result<(), Error> {
 
 /// Asks the user to type the number of affected events, after the text `before`. Returns false if the answer differs.
 fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
+    confirm_by_typing(before, "the number of events", &events.to_string())
+}
+
+/// Asks the user to type `expected`, which is `what`, after the text `before`. Returns false if the answer differs.
+fn confirm_by_typing(before: &str, what: &str, expected: &str) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::usage(
             ErrorCode::CommandLine,
@@ -189,7 +197,7 @@ fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
             "Add --yes to proceed without confirmation, or --dry-run to see what the command would do",
         ));
     }
-    terminal::print(&format!("{before}Type the number of events, {events}, to go on: "))?;
+    terminal::print(&format!("{before}Type {what}, {expected}, to go on: "))?;
     // the prompt has no line break, so it would stay in the buffer
     let _ = io::stdout().flush();
     let mut answer = String::new();
@@ -197,7 +205,7 @@ fn confirm_by_count(before: &str, events: u64) -> Result<bool, Error> {
     read.map_err(|error| {
         Error::usage(ErrorCode::InputOutput, format!("Cannot read the answer: {error}"), "Add --yes")
     })?;
-    if answer.trim() == events.to_string() {
+    if answer.trim() == expected {
         return Ok(true);
     }
     terminal::print("Nothing was done.\n")?;

@@ -111,13 +111,20 @@ fn json_on_standard_input_needs_no_server() {
 }
 
 #[test]
-fn a_role_without_select_is_refused() {
+fn a_role_without_select_is_refused_and_url_names_another() {
     let place = ready();
     let poor = format!("{}_poor", place.name);
     place.psql(&format!("CREATE ROLE {poor} LOGIN"));
     let url = place.url(&poor);
-    let ran = place.with("POSTGRES__URL", &url).run(&["route", "--dry-run"]);
-    assert!(ran.code == 1 && ran.err.contains("SELECT privilege") && ran.err.contains("--stdin"), "{ran:?}");
+    let administrator = place.url("postgres");
+    let place = place.with("POSTGRES__URL", &url);
+    let ran = place.run(&["route", "--dry-run"]);
+    assert!(ran.code == 1 && ran.err.contains("SELECT privilege") && ran.err.contains("--url"), "{ran:?}");
+    let ran = place.run(&["preview", "--url", &administrator, "--json"]);
+    assert!(ran.code != 2 && !shown(&ran).is_empty(), "{ran:?}");
+    let other = Place::new();
+    let ran = place.run(&["preview", "--url", &other.url("postgres")]);
+    assert!(ran.code == 2 && ran.err.contains("--url leads to the database"), "{ran:?}");
     let ran = Place::new().run(&["route"]);
     assert!(ran.code == 2 && ran.err.contains("--dry-run"), "{ran:?}");
 }

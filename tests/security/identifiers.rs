@@ -64,7 +64,7 @@ async fn identifiers_that_look_like_sql_are_names_in_every_command() {
         &["slot", "bookmark", "here"],
         &["slot", "list"],
         &["slot", "reset", "--to", "here", "--dry-run"],
-        &["slot", "drop", "here"],
+        &["slot", "drop", "here", "--yes"],
     ] {
         let ran = settings.run(arguments);
         assert_eq!(ran.code, 0, "{arguments:?}: {ran:?}");

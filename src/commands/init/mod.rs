@@ -93,8 +93,8 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     performed
 }
 
-/// Checks that the administrator's connection leads to the router's database.
-fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error> {
+/// Checks that the connection of `--url` leads to the router's database.
+pub(super) fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error> {
     let (given, wanted) = (&conninfo.dbname, &config.postgres.conninfo.dbname);
     if given == wanted {
         return Ok(conninfo);

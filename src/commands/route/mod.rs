@@ -1,31 +1,38 @@
-//! `route --dry-run`: prints the records that rows would become, without using the slot or Kafka.
+//! `preview` and `route --dry-run`: prints the records that rows would become, without using the slot or Kafka.
 
 mod rows;
 mod show;
 
 use std::sync::Arc;
 
-use crate::cli::RouteArgs;
+use crate::advice;
+use crate::cli::PreviewArgs;
 use crate::commands::Completion;
+use crate::commands::init::administrators;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
 use crate::outbox::{Outbox, OutboxEvent};
 use crate::routing::{Origin, Routed, Router};
 use crate::terminal;
-use pg_logical::{Lsn, PgTimestamp};
+use pg_logical::{Environment, Lsn, PgTimestamp};
 use show::{Outcome, Shown};
 
 /// Routes rows of the outbox, or JSON objects from standard input, and prints the records.
 ///
 /// # Errors
 /// Postgres cannot be reached or refuses, or the table or a line of standard input cannot be read.
-pub async fn route(config: &Config, args: &RouteArgs) -> Result<Completion, Error> {
-    let mut dry = DryRun::new(config)?;
+pub async fn route(config: &Config, args: &PreviewArgs, env: &Environment) -> Result<Completion, Error> {
+    let mut config = config.clone();
+    if let Some(url) = &args.url {
+        let conninfo = advice::connection_string(url.reveal(), env)?.prefer_primary();
+        config.postgres.conninfo = administrators(conninfo, &config)?;
+    }
+    let mut dry = DryRun::new(&config)?;
     if args.stdin {
-        rows::of_lines(std::io::stdin().lock(), config, args.limit, &mut dry)?;
+        rows::of_lines(std::io::stdin().lock(), &config, args.limit, &mut dry)?;
     } else {
-        rows::of_tables(config, args, &mut dry).await?;
+        rows::of_tables(&config, args, &mut dry).await?;
     }
     if args.json {
         terminal::print_json(&dry.shown)?;

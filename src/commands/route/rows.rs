@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use super::DryRun;
 use crate::advice::OrRemedy;
-use crate::cli::RouteArgs;
+use crate::cli::PreviewArgs;
 use crate::commands::columns::{Column, columns, find};
 use crate::commands::connect;
 use crate::config::{Config, TableName};
@@ -25,7 +25,7 @@ const DATA_EXCEPTION: &str = "22";
 const ROWS_OF_A_TABLE: u32 = 10;
 
 /// The last rows of each table, or those with one id.
-pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRun) -> Result<(), Error> {
+pub(super) async fn of_tables(config: &Config, args: &PreviewArgs, dry: &mut DryRun) -> Result<(), Error> {
     if config.outbox.tables.is_empty() {
         return Err(Error::usage(
             ErrorCode::CommandLine,
@@ -45,7 +45,7 @@ pub(super) async fn of_tables(config: &Config, args: &RouteArgs, dry: &mut DryRu
 async fn of_table(
     session: &mut Session,
     config: &Config,
-    args: &RouteArgs,
+    args: &PreviewArgs,
     table: &TableName,
     dry: &mut DryRun,
 ) -> Result<(), Error> {
@@ -79,7 +79,7 @@ async fn of_table(
 }
 
 /// The newest rows first, if the table has a column `created_at`.
-fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[Column]) -> String {
+fn select(config: &Config, args: &PreviewArgs, table: &TableName, columns: &[Column]) -> String {
     let names: Vec<String> = columns.iter().map(|column| quoting::identifier(&column.name)).collect();
     let wanted = match &args.id {
         // Postgres converts the text to the column's type, so any spelling of a UUID is found
@@ -99,7 +99,7 @@ fn select(config: &Config, args: &RouteArgs, table: &TableName, columns: &[Colum
     )
 }
 
-fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
+fn refused(error: QueryError, config: &Config, args: &PreviewArgs) -> Error {
     let not_of_the_type = error.code().is_some_and(|code| code.code().starts_with(DATA_EXCEPTION));
     if let (true, Some(_)) = (not_of_the_type, &args.id) {
         let column = &config.outbox.columns.id;
@@ -111,8 +111,8 @@ fn refused(error: QueryError, config: &Config, args: &RouteArgs) -> Error {
     }
     if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         return error.or_remedy(
-            "Connect as a role with the SELECT privilege, which the router itself does not need, or give rows as JSON on standard \
-             input: --stdin",
+            "Give the connection of a role with the SELECT privilege, which the router itself does not need, with --url, or give rows \
+             as JSON on standard input: --stdin",
         );
     }
     error.or_remedy(

@@ -10,7 +10,7 @@ use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 
 use crate::cli::slot::{SlotArgs, SlotCommand};
-use crate::commands::{chosen_shards, connect, heading};
+use crate::commands::{chosen_shards, confirm_by_typing, connect, heading};
 use crate::config::Config;
 use crate::error::{Error, ErrorCode};
 use crate::postgres::bookmarks::{self, Bookmark};
@@ -45,7 +45,7 @@ async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<(), Error> {
     match &args.command {
         SlotCommand::List { json } => list::list(&config, *json).await,
         SlotCommand::Bookmark { name } => bookmark(&config, name).await,
-        SlotCommand::Drop { name } => drop_bookmark(&config, name).await,
+        SlotCommand::Drop { name, yes } => drop_bookmark(&config, name, !yes).await,
         SlotCommand::Reset { to, how } => moving::reset(&config, to, how).await,
         SlotCommand::Advance { to, how } => moving::advance(&config, *to, how).await,
     }
@@ -87,16 +87,24 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     ))
 }
 
-async fn drop_bookmark(config: &Config, name: &str) -> Result<(), Error> {
+async fn drop_bookmark(config: &Config, name: &str, asks: bool) -> Result<(), Error> {
     let mut session = session(config).await?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     let found = known.iter().find(|known| known.title() == name || known.slot == name);
     let Some(found) = found else { return Err(no_bookmark(name, &known)) };
+    let title = found.title();
+    let consequence = format!(
+        "After this nobody can go back to {title}, for which Postgres retains {} of log. ",
+        bytes(found.retained_bytes)
+    );
+    if asks && !confirm_by_typing(&consequence, "the name of the bookmark", &title)? {
+        return Ok(());
+    }
     bookmarks::drop_slot(&mut session, &found.slot).await?;
     session.close().await;
     terminal::print(&format!(
         "bookmark {} dropped; it retained {} of log\n",
-        found.title(),
+        title,
         bytes(found.retained_bytes)
     ))
 }

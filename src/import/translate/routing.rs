@@ -158,7 +158,7 @@ impl Router<'_> {
         if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
             let meaning = "With a quantifier that takes as little as possible, Debezium replaces only the first part \
                            of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
-                           route --dry-run`";
+                           preview`";
             self.translation.find(Level::Note, blamed_for_regex, meaning);
         }
     }
