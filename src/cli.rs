@@ -110,7 +110,7 @@ Exit codes:
 
 Examples:
   outbox-router status
-  watch outbox-router status
+  outbox-router status --watch
   outbox-router status --json | jq .router.lag";
 
 const PREVIEW_HELP: &str = "\
@@ -272,6 +272,11 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Show it again every few seconds, until Ctrl-C [default: 2]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub watch: Option<u64>,
 }
 
 /// `completions`
@@ -355,7 +360,7 @@ mod tests {
             let cli = parse(&args).unwrap();
             assert_eq!(cli.config, Some(PathBuf::from("a.toml")));
             assert_eq!(cli.log_format, LogFormat::Json);
-            assert!(matches!(cli.command, Command::Status(StatusArgs { json: true })));
+            assert!(matches!(cli.command, Command::Status(StatusArgs { json: true, watch: None })));
         }
     }
 

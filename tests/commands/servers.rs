@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 
 use super::check::Found;
 use crate::support::place::Place;
@@ -176,4 +177,17 @@ async fn the_printed_acls_are_what_the_router_needs() {
         found.code == 1 && text.contains("refused the credentials") && !text.contains("hunter2"),
         "{text}"
     );
+}
+
+#[test]
+fn watched_status_is_shown_again_until_it_is_stopped() {
+    let place = Place::new();
+    let mut command = place.command(&["status", "--watch", "1", "--json"]);
+    let mut watching = process::start(command.stdout(Stdio::piped()));
+    let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    // each report is a JSON object
+    let reports = lines.map_while(Result::ok).filter(|line| line == "{").take(2).count();
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert_eq!(reports, 2);
 }

@@ -24,7 +24,7 @@ pub(super) async fn reset(ground: &mut Ground, mut random: StdRng) -> anyhow::Re
         mark.with_context(|| format!("the output of `slot reset` has no replay header: {said}"))?.to_owned();
     let back = Instant::now();
     // it would retain WAL
-    ground.router.run_command(&["slot", "drop", &name]).await?;
+    ground.router.run_command(&["slot", "drop", &name, "--yes"]).await?;
     let asked = Some(Asked { mark, from, to });
     Ok(Injected { asked, ..survived(to, back, format!("to {} ms before", between.as_millis())) })
 }

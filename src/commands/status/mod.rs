@@ -4,6 +4,8 @@ mod known_to_postgres;
 mod table;
 
 use std::fmt::Display;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -16,6 +18,9 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::monitor::StatusReport;
 use crate::terminal;
+
+/// Clears the screen and moves to its first line (ECMA-48: CUP, ED).
+const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// What was found, in the shape that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -36,14 +41,23 @@ struct Found<P> {
 /// # Errors
 /// Standard output cannot be written to. A router that does not answer is a result, not an error.
 pub async fn status(config: &Config, args: &StatusArgs) -> Result<Completion, Error> {
-    let from_postgres = async || known_to_postgres::ask(config).await;
-    let found = find(config.admin.listen.as_deref(), from_postgres).await;
-    if args.json {
-        terminal::print_json(&found)?;
-    } else {
-        terminal::print(&show(&found, &config.name, &TableStyle::for_stdout()))?;
+    loop {
+        let from_postgres = async || known_to_postgres::ask(config).await;
+        let found = find(config.admin.listen.as_deref(), from_postgres).await;
+        if args.json {
+            terminal::print_json(&found)?;
+        } else {
+            let text = show(&found, &config.name, &TableStyle::for_stdout());
+            terminal::print(&if args.watch.is_some() { instead_of_the_last(&text) } else { text })?;
+        }
+        let Some(seconds) = args.watch else { return Ok(completion(&found)) };
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
-    Ok(completion(&found))
+}
+
+/// On a terminal the text replaces what it shows, elsewhere it follows after an empty line.
+fn instead_of_the_last(text: &str) -> String {
+    if io::stdout().is_terminal() { format!("{CLEAR}{text}") } else { format!("{text}\n") }
 }
 
 fn completion<P>(found: &Found<P>) -> Completion {
