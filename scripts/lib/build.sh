@@ -14,15 +14,16 @@ need_build() {
   # cargo needs the system's certificates for its downloads.
   need_packages ca-certificates
   need_rust
-  local version
-  version=$(rust_version)
-  printf '%s\n' "$oldest_rust" "$version" | sort --version-sort --check=quiet ||
-    die "$(command -v cargo) is version $version and the project needs $oldest_rust or later: install Rust with rustup (https://rustup.rs) and put its cargo first in PATH"
 }
 
 # rust_version: the version of the cargo on PATH, such as 1.95.0.
 rust_version() {
   cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/'
+}
+
+# rust_is_new_enough: whether there is a cargo on PATH that builds the project.
+rust_is_new_enough() {
+  command -v cargo >/dev/null && printf '%s\n' "$oldest_rust" "$(rust_version)" | sort --version-sort --check=quiet
 }
 
 # build ARG...: cargo build ARG..., with cargo's progress on a terminal.

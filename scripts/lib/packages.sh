@@ -103,17 +103,30 @@ need_postgres_packages() {
   need_packages postgresql
 }
 
-# need_rust: puts cargo on PATH, with rustup if there is none.
+# need_rust: puts a cargo that builds the project on PATH, with rustup if there is none. Debian's package may be too old.
+# $cargo_added is then the folder that was put on PATH.
+cargo_added=''
 need_rust() {
   local installed_here="${CARGO_HOME:-$HOME/.cargo}/bin"
-  command -v cargo >/dev/null || PATH="$installed_here:$PATH"
-  command -v cargo >/dev/null && return
+  ! rust_is_new_enough || return 0
+  if PATH="$installed_here:$PATH" rust_is_new_enough; then
+    add_cargo "$installed_here"
+    return
+  fi
+  if command -v rustup >/dev/null || [[ -x $installed_here/rustup ]]; then
+    die "cargo is version $(PATH="$PATH:$installed_here" rust_version) and the project needs $oldest_rust or later: run 'rustup update'"
+  fi
+  ! command -v cargo >/dev/null || say "$(command -v cargo) is version $(rust_version) and the project needs $oldest_rust or later"
   command -v curl >/dev/null || need_packages curl ca-certificates
   say "installing Rust with rustup, into ${CARGO_HOME:-$HOME/.cargo}"
   curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://static.rust-lang.org/rustup/rustup-init.sh |
     sh -s -- -y --quiet --profile minimal --no-modify-path ||
     die "rustup could not be installed; see https://rustup.rs, then try again"
+  add_cargo "$installed_here"
 }
+
+# shellcheck disable=SC2034 # scripts/demo shows it
+add_cargo() { cargo_added=$1 PATH="$1:$PATH"; }
 
 # need_lints: installs cargo fmt and cargo clippy, which rustup's minimal profile lacks.
 need_lints() {
