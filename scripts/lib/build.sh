@@ -26,14 +26,53 @@ rust_is_new_enough() {
   command -v cargo >/dev/null && printf '%s\n' "$oldest_rust" "$(rust_version)" | sort --version-sort --check=quiet
 }
 
-# build ARG...: cargo build ARG..., with cargo's progress on a terminal.
+# with_progress COMMAND ARG...: runs cargo. Without a terminal, one line every 30 s replaces the list of crates.
+with_progress() {
+  if [[ -t 2 ]]; then
+    "$@"
+  else
+    { "$@" 2>&1 >&3 3>&- | sum_up_crates 3>&-; } 3>&1
+  fi
+}
+
+# sum_up_crates: passes on what cargo prints, except for its list of crates, which it counts.
+sum_up_crates() {
+  local started=$SECONDS next=30 crates=0 crate='' line='' part code color=$'(\e\\[[0-9;]*m)*'
+  local status="^$color *(Compiling|Checking|Documenting|Updating|Locking|Adding|Downloading|Downloaded|Finished|Generated|Executable)$color +([^ ]+)"
+  while :; do
+    part='' code=0
+    IFS= read -rt 5 part || code=$?
+    line+=$part
+    # above 128 at a timeout, with the beginning of a line
+    if ((code <= 128)); then
+      if [[ $line =~ $status ]]; then
+        case ${BASH_REMATCH[2]} in
+          Compiling | Checking | Documenting)
+            crate=${BASH_REMATCH[4]}
+            crates=$((crates + 1))
+            ;;
+        esac
+      elif [[ -n $line ]] || ((code == 0)); then
+        printf '%s\n' "$line" >&2
+      fi
+      line=''
+      ((code == 0)) || break
+    fi
+    if ((SECONDS - started >= next)); then
+      hint "$(duration $((SECONDS - started))): $crates crates so far${crate:+, now $crate}"
+      next=$((SECONDS - started + 30))
+    fi
+  done
+}
+
+# build ARG...: cargo build ARG..., with cargo's progress.
 build() {
   need_build
-  local quiet=(--quiet) first=''
-  [[ ! -t 2 ]] || quiet=()
+  local first='' started=$SECONDS
   [[ -d $CARGO_TARGET_DIR ]] || first=', which takes some minutes the first time'
   say "building in ${CARGO_TARGET_DIR/#"$HOME"/\~}$first"
-  (cd "$root" && cargo build --locked "${quiet[@]}" "$@") || die "the build failed; the lines above say why"
+  (cd "$root" && with_progress cargo build --locked "$@") || die "the build failed; the lines above say why"
+  hint "built in $(duration $((SECONDS - started)))"
 }
 
 # need_router: builds the release router and sets `router`, unless that is set. Built alone, as users do: together with the

@@ -16,6 +16,11 @@ done_with() { printf '%s%s%s%s\n' "$bold$green" "$1" "$plain" "${2:+ $2}" >&2; }
 # hint TEXT...: prints additional information, such as what to type next.
 hint() { printf '%s%s%s\n' "$dim" "$*" "$plain" >&2; }
 
+# duration SECONDS: such as "3 min 12 s".
+duration() {
+  if (($1 < 60)); then printf '%s s' "$1"; else printf '%s min %s s' "$(($1 / 60))" "$(($1 % 60))"; fi
+}
+
 warn() { printf '%swarning:%s %s\n' "$yellow" "$plain" "$*" >&2; }
 
 # die TEXT...: prints what went wrong and what to do about it, and ends the script.

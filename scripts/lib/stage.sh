@@ -39,10 +39,12 @@ clear_stage() {
 
 # bring_up: starts the servers, and sets the environment variables with their addresses.
 bring_up() {
-  local environment
+  local environment started
   [[ -n $up ]] || clear_stage
   say "starting Postgres and Kafka"
+  started=$SECONDS
   services up "${service_options[@]}"
+  hint "started in $(duration $((SECONDS - started)))"
   environment=$(services env)
   eval "$environment"
 }
