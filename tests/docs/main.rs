@@ -32,7 +32,8 @@ fn read(name: &str) -> String {
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("CHANGELOG.md")];
-    let mut folders = vec![root.join("docs"), root.join("examples"), root.join("crates")];
+    let mut folders =
+        vec![root.join("docs"), root.join("examples"), root.join("crates"), root.join("packaging")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
             let path = entry.unwrap_or_else(|error| panic!("{}: {error}", folder.display())).path();
