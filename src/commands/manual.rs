@@ -29,7 +29,9 @@ pub(super) fn completions(args: &CompletionsArgs) -> Result<(), Error> {
 pub(super) fn man(args: &ManArgs) -> Result<(), Error> {
     let Some(folder) = &args.output else {
         let mut page = Vec::new();
-        Man::new(Cli::command()).render(&mut page).map_err(|error| not_written(Path::new("page"), &error))?;
+        Man::new(Cli::command())
+            .render(&mut page)
+            .map_err(|error| not_written(Path::new("standard output"), &error))?;
         return terminal::print(&String::from_utf8_lossy(&page));
     };
     let written = fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));

@@ -23,10 +23,11 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use pg_logical::Lsn;
 use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
+use pg_logical::{Environment, Lsn, Secret};
 
 use crate::advice;
 use crate::cli::shards::ShardArgs;
@@ -116,6 +117,20 @@ pub fn exit_code(error: &Error) -> u8 {
         Error::Definite(definite) => definite.exit,
     };
     exit as u8
+}
+
+/// The connection of `--url`, which leads to the router's database.
+fn connection_of(url: &Secret, config: &Config, env: &Environment) -> Result<ConnInfo, Error> {
+    let conninfo = advice::connection_string(url.reveal(), env)?.prefer_primary();
+    let (given, wanted) = (&conninfo.dbname, &config.postgres.conninfo.dbname);
+    if given == wanted {
+        return Ok(conninfo);
+    }
+    Err(Error::usage(
+        ErrorCode::CommandLine,
+        format!("--url leads to the database {given}, and `[postgres] url` to {wanted}"),
+        format!("End --url with /{wanted}: a slot and a publication belong to one database"),
+    ))
 }
 
 /// A session named after `command`. Unlike `run`, a command gives up: attempts to connect time out (unless the user set a

@@ -26,7 +26,7 @@ use pg_logical::{Environment, quoting};
 use tokio_postgres::error::SqlState;
 
 use super::server::Server;
-use super::{CONNECT_TIMEOUT, say_wait};
+use super::{CONNECT_TIMEOUT, connection_of, say_wait};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::cli::InitArgs;
 use crate::config::Config;
@@ -84,26 +84,13 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
-        Some(url) => administrators(advice::connection_string(url.reveal(), env)?.prefer_primary(), config)?,
+        Some(url) => connection_of(url, config, env)?,
     };
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args.role.as_deref()).await?;
     let performed = init.perform(&outbox).await;
     init.end().await;
     performed
-}
-
-/// Checks that the connection of `--url` leads to the router's database.
-pub(super) fn administrators(conninfo: ConnInfo, config: &Config) -> Result<ConnInfo, Error> {
-    let (given, wanted) = (&conninfo.dbname, &config.postgres.conninfo.dbname);
-    if given == wanted {
-        return Ok(conninfo);
-    }
-    Err(Error::usage(
-        ErrorCode::CommandLine,
-        format!("--url leads to the database {given}, and `[postgres] url` to {wanted}"),
-        format!("End --url with /{wanted}: a slot and a publication belong to one database"),
-    ))
 }
 
 struct Init<'a> {

@@ -26,7 +26,10 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         text.push_str(&format!("\n-- {}.\n{statements}\n", one_line(purpose)));
     };
     for shard in config.every_shard() {
-        add("First of all, whether the slot can be the router's", &slot_is_ours(&shard.postgres.slot));
+        add(
+            "Checks first that no other database or plugin has the slot",
+            &slot_is_ours(&shard.postgres.slot),
+        );
     }
     let router_schema = object::router_schema();
     add(&router_schema.purpose, &guarded(&router_schema));

@@ -50,25 +50,20 @@ pub(super) async fn preconditions(
             administrator::wal_level(),
         ));
     }
-    let slots: Vec<String> = shards.iter().map(|shard| literal(&shard.postgres.slot)).collect();
-    let missing = format!(
-        "SELECT count(*) FROM unnest(ARRAY[{}]) AS wanted (name) WHERE NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = wanted.name)",
-        slots.join(", ")
-    );
-    let missing = session.query_one(&missing).await?.and_then(|count| count.parse().ok()).unwrap_or_default();
+    if shards.len() > 1 && server.number < ROW_FILTERS {
+        return Err(no_row_filters(&server.version, "; nothing was changed"));
+    }
+    let mut missing = 0;
+    for shard in shards {
+        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
+        match &catalog.slot {
+            Some(slot) => usable(&catalog, slot, shard)?,
+            None => missing += 1,
+        }
+    }
     if missing > server.slots.left() {
         let Usage { used, max } = server.slots;
         return Err(no_free_slot(&used.to_string(), &max.to_string(), missing));
-    }
-    if slots.len() > 1 && server.number < ROW_FILTERS {
-        return Err(no_row_filters(&server.version, "; nothing was changed"));
-    }
-    for shard in shards {
-        let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
-        if let Some(slot) = &catalog.slot {
-            usable(&catalog, slot, shard)?;
-        }
     }
     if missing > 0 {
         check_may_create(session, router).await?;

@@ -5,10 +5,8 @@ mod show;
 
 use std::sync::Arc;
 
-use crate::advice;
 use crate::cli::PreviewArgs;
-use crate::commands::Completion;
-use crate::commands::init::administrators;
+use crate::commands::{Completion, connection_of};
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::Error;
@@ -25,8 +23,7 @@ use show::{Outcome, Shown};
 pub async fn route(config: &Config, args: &PreviewArgs, env: &Environment) -> Result<Completion, Error> {
     let mut config = config.clone();
     if let Some(url) = &args.url {
-        let conninfo = advice::connection_string(url.reveal(), env)?.prefer_primary();
-        config.postgres.conninfo = administrators(conninfo, &config)?;
+        config.postgres.conninfo = connection_of(url, &config, env)?;
     }
     let mut dry = DryRun::new(&config)?;
     if args.stdin {
