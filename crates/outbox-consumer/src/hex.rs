@@ -1,0 +1,5 @@
+//! Hexadecimal digits of bytes.
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,49 @@
+//! Which partitions this member has, and since which assignment.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
+
+/// Topic and partition.
+pub(super) type Partition = (String, i32);
+
+/// The partitions, each with the number of its assignment. Its callbacks run inside of a poll.
+#[derive(Default)]
+pub(super) struct Assignment {
+    numbers: Mutex<(u64, HashMap<Partition, u64>)>,
+}
+
+impl Assignment {
+    /// `None`: another member has the partition.
+    pub(super) fn number(&self, partition: &Partition) -> Option<u64> {
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.1.get(partition).copied()
+    }
+}
+
+impl ClientContext for Assignment {}
+
+impl ConsumerContext for Assignment {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, assigned) = &mut *numbers;
+        let partitions = |list: &rdkafka::TopicPartitionList| -> Vec<Partition> {
+            list.elements().iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
+        };
+        match rebalance {
+            Rebalance::Assign(list) => {
+                *last += 1;
+                assigned.extend(partitions(list).into_iter().map(|partition| (partition, *last)));
+            }
+            Rebalance::Revoke(list) => {
+                for partition in partitions(list) {
+                    assigned.remove(&partition);
+                }
+            }
+            Rebalance::Error(_) => assigned.clear(),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Why the loop stopped.
+
+use std::error::Error;
+use std::fmt;
+
+use rdkafka::error::KafkaError;
+
+use super::event::Event;
+use crate::session::BoxError;
+
+/// Why the loop stopped. What was not committed to Postgres arrives again after the next start.
+#[derive(Debug)]
+pub struct ConsumeError {
+    what: String,
+    source: Option<BoxError>,
+}
+
+impl ConsumeError {
+    fn new(what: String, source: impl Into<BoxError>) -> Self {
+        ConsumeError { what, source: Some(source.into()) }
+    }
+
+    pub(super) fn kafka(what: &str, error: KafkaError) -> Self {
+        Self::new(format!("{what}: correct the configuration of the consumer"), error)
+    }
+
+    pub(super) fn no_id(place: &str, header: &str) -> Self {
+        let what =
+            format!("{place} has no header `{header}` with an id: set the header's name with id_header");
+        ConsumeError { what, source: None }
+    }
+
+    pub(super) fn handler(event: &Event, attempts: u32, error: BoxError) -> Self {
+        let what = format!(
+            "the handler failed {attempts} times for {}: correct it, or park such events",
+            place(event)
+        );
+        Self::new(what, error)
+    }
+
+    pub(super) fn swallowed(event: &Event) -> Self {
+        let what = format!(
+            "a statement failed in the handler of {}, and the handler returned no error: return the error of each statement, or \
+             use a savepoint",
+            place(event)
+        );
+        ConsumeError { what, source: None }
+    }
+
+    pub(super) fn panicked() -> Self {
+        let what = "the handler panicked: its message is in the log of the process".to_owned();
+        ConsumeError { what, source: None }
+    }
+
+    pub(super) fn commit(batch: &[Event], error: impl Into<BoxError>) -> Self {
+        let what = format!(
+            "the transaction of {} was refused at its commit, and which of its events caused it is not known: correct the deferred \
+             constraint or trigger that the cause names",
+            range(batch)
+        );
+        Self::new(what, error)
+    }
+
+    pub(super) fn database(batch: &[Event], error: impl Into<BoxError>) -> Self {
+        let what = format!(
+            "the inbox refused {}: run outbox-router init --consumer with the role of this consumer",
+            range(batch)
+        );
+        Self::new(what, error)
+    }
+}
+
+impl fmt::Display for ConsumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Error for ConsumeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+/// Which event it is, without its content.
+pub(super) fn place(event: &Event) -> String {
+    format!("event {} at offset {} of {}-{}", event.id, event.offset, event.topic, event.partition)
+}
+
+fn range(batch: &[Event]) -> String {
+    match batch {
+        [] => "no events".to_owned(),
+        [one] => place(one),
+        [first, .., last] => {
+            format!("offsets {} to {} of {}-{}", first.offset, last.offset, first.topic, first.partition)
+        }
+    }
+}

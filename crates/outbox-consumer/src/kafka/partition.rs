@@ -1,0 +1,261 @@
+//! The events of one partition in a batch: one transaction, repeated until it is committed or the loop has to stop.
+
+use std::collections::HashSet;
+use std::error::Error as StdError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::counter;
+use tokio::sync::watch;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use super::counters::{CLAIMS, PARKED};
+use super::error::{ConsumeError, place};
+use super::event::Event;
+use super::{Handler, KafkaConsumer};
+use crate::Inbox;
+use crate::session::{BoxError, Connect, Open, Session, find_source};
+
+/// What all partitions share.
+pub(super) struct Worker<H> {
+    pub(super) handler: H,
+    pub(super) inbox: Inbox,
+    connect: Connect,
+    sessions: Mutex<Vec<Arc<Session>>>,
+    attempts: u32,
+    park: bool,
+    stopping: watch::Receiver<bool>,
+}
+
+/// How a partition's part of a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Committed,
+    /// The loop was asked to stop first.
+    Interrupted,
+}
+
+/// Why one attempt failed. Nothing of it was committed, unless the connection ended during COMMIT.
+pub(super) enum Failed<'a> {
+    /// The database is away, or another transaction was in the way.
+    Transient(BoxError),
+    Handler(&'a Event, BoxError),
+    /// The transaction cannot be committed. The event is known if each one was checked.
+    Swallowed(Option<&'a Event>),
+    Commit(Error),
+    /// The inbox refuses, and will again.
+    Refused(Error),
+}
+
+impl<'a> Failed<'a> {
+    /// Of a statement of the loop itself, after these handlers have returned.
+    pub(super) fn of(error: Error, handled: Option<&'a Event>) -> Self {
+        if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
+            Failed::Swallowed(handled)
+        } else if is_transient(&error) {
+            Failed::Transient(error.into())
+        } else {
+            Failed::Refused(error)
+        }
+    }
+
+    pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError) -> Self {
+        let transient = find_source(&*error, |source| {
+            source.downcast_ref::<Error>().filter(|error| is_transient(error)).map(drop)
+        });
+        if transient.is_some() || open.client().is_closed() {
+            Failed::Transient(error)
+        } else {
+            Failed::Handler(event, error)
+        }
+    }
+}
+
+/// Connection lost, server going down, out of something, cancelled, or in conflict with another transaction.
+fn is_transient(error: &Error) -> bool {
+    match error.code() {
+        None => true,
+        Some(code) => {
+            matches!(code.code().get(..2), Some("08" | "40" | "53" | "57"))
+                || *code == SqlState::LOCK_NOT_AVAILABLE
+        }
+    }
+}
+
+/// Longer with each failure, up to 5 s.
+pub(super) fn pause(failures: u32) -> Duration {
+    Duration::from_millis(100 << failures.min(6)).min(Duration::from_secs(5))
+}
+
+impl<H: Handler> Worker<H> {
+    pub(super) fn new(handler: H, consumer: &KafkaConsumer, stopping: watch::Receiver<bool>) -> Self {
+        Worker {
+            handler,
+            inbox: consumer.inbox.clone(),
+            connect: consumer.connect.clone(),
+            sessions: Mutex::default(),
+            attempts: consumer.attempts,
+            park: consumer.park,
+            stopping,
+        }
+    }
+
+    /// Processes events of one partition, in their order.
+    pub(super) async fn process(&self, events: &[Event]) -> Result<Outcome, ConsumeError> {
+        let mut parked: HashSet<&str> = HashSet::new();
+        // checks after each handler whether it has swallowed an error
+        let mut checked = false;
+        let (mut failing, mut failures, mut in_a_row) = (None, 0, 0);
+        loop {
+            let failed = match self.attempt(events, &parked, checked).await {
+                Ok(()) => return Ok(Outcome::Committed),
+                Err(failed) => failed,
+            };
+            in_a_row += 1;
+            match failed {
+                Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
+                Failed::Refused(error) => return Err(ConsumeError::database(events, error)),
+                Failed::Swallowed(Some(event)) => return Err(ConsumeError::swallowed(event)),
+                // it is not known which handler it was
+                Failed::Swallowed(None) => checked = true,
+                Failed::Handler(_, error) if !checked => {
+                    tracing::warn!(error, "a batch is tried again, with a check after each event");
+                    checked = true;
+                }
+                Failed::Handler(event, error) => {
+                    if failing != Some(event.offset) {
+                        (failing, failures) = (Some(event.offset), 1);
+                    }
+                    failures += 1;
+                    if failures < self.attempts {
+                        tracing::warn!(error, event = place(event), "the handler failed");
+                    } else if self.park {
+                        tracing::error!(error, event = place(event), "the event is parked");
+                        parked.insert(&event.id);
+                        (failing, in_a_row) = (None, 0);
+                    } else {
+                        return Err(ConsumeError::handler(event, failures, error));
+                    }
+                }
+                Failed::Commit(error) => {
+                    failures = if failing.is_none() { failures + 1 } else { 1 };
+                    failing = None;
+                    if failures >= self.attempts {
+                        return Err(ConsumeError::commit(events, error));
+                    }
+                    tracing::warn!(error = &error as &dyn StdError, "a commit was refused");
+                }
+            }
+            if self.stops_within(pause(in_a_row)).await {
+                return Ok(Outcome::Interrupted);
+            }
+        }
+    }
+
+    /// Waits, and returns whether the loop was asked to stop.
+    pub(super) async fn stops_within(&self, time: Duration) -> bool {
+        let mut stopping = self.stopping.clone();
+        // an error: the loop is gone
+        tokio::time::timeout(time, stopping.wait_for(|stopping| *stopping)).await.is_ok()
+    }
+
+    async fn attempt<'a>(
+        &self,
+        events: &'a [Event],
+        parked: &HashSet<&str>,
+        checked: bool,
+    ) -> Result<(), Failed<'a>> {
+        let open = self.open().await?;
+        let of = |error| Failed::of(error, None);
+        let behind = self.waiting(&open, events).await?;
+        let (held, claimed) = held_back(events, parked, behind);
+        let ids: Vec<&str> = claimed.iter().map(|event| event.id.as_str()).collect();
+        let fresh = self.inbox.claim_batch(open.client(), &ids).await.map_err(of)?;
+        let mut fresh: HashSet<String> = fresh.into_iter().collect();
+        let claims = (fresh.len() as u64, (claimed.len() - fresh.len()) as u64);
+        // The claims have waited for a former owner of the partition, which may have parked an event meanwhile.
+        let todo: Vec<&Event> = claimed.into_iter().filter(|event| fresh.remove(&event.id)).collect();
+        if !self.waiting(&open, todo.iter().copied()).await?.is_empty() {
+            return Err(Failed::Transient("another member has parked an event of the same aggregate".into()));
+        }
+        for event in &todo {
+            if let Err(error) = self.handler.handle(open.client(), event).await {
+                return Err(Failed::of_handler(&open, event, error.into()));
+            }
+            if checked {
+                self.check(&open).await.map_err(|error| Failed::of(error, Some(event)))?;
+            }
+        }
+        let mut put = 0;
+        for event in held {
+            let (json, aggregate) = (event.to_json(), event.aggregate());
+            let new =
+                self.inbox.put(open.client(), &event.id, &json, aggregate.as_deref()).await.map_err(of)?;
+            put += u64::from(new);
+        }
+        // COMMIT of a transaction that has failed is a rollback without an error
+        self.check(&open).await.map_err(of)?;
+        self.commit(open).await?;
+        counter!(CLAIMS, "outcome" => "fresh").increment(claims.0);
+        counter!(CLAIMS, "outcome" => "done").increment(claims.1);
+        counter!(PARKED).increment(put);
+        Ok(())
+    }
+
+    pub(super) async fn check(&self, open: &Open) -> Result<(), Error> {
+        open.client().batch_execute("SELECT 1").await
+    }
+
+    /// The aggregates of these events that wait in the queue.
+    async fn waiting<'a>(
+        &self,
+        open: &Open,
+        events: impl IntoIterator<Item = &Event>,
+    ) -> Result<HashSet<String>, Failed<'a>> {
+        let aggregates: HashSet<String> = events.into_iter().filter_map(Event::aggregate).collect();
+        if !self.park || aggregates.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let aggregates: Vec<&str> = aggregates.iter().map(String::as_str).collect();
+        let waiting = self.inbox.waiting(open.client(), &aggregates).await;
+        Ok(waiting.map_err(|error| Failed::of(error, None))?.into_iter().collect())
+    }
+
+    /// A session with a transaction that has begun.
+    pub(super) async fn open<'a>(&self) -> Result<Open, Failed<'a>> {
+        let known = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let session = match known.filter(|session| !session.is_closed()) {
+            Some(session) => session,
+            None => Arc::new(self.connect.session().await.map_err(Failed::Transient)?),
+        };
+        let open = Open::new(session);
+        open.client().batch_execute("BEGIN").await.map_err(|error| Failed::of(error, None))?;
+        Ok(open)
+    }
+
+    pub(super) async fn commit<'a>(&self, open: Open) -> Result<(), Failed<'a>> {
+        let session = open.session();
+        open.commit().await.map_err(|error| {
+            if is_transient(&error) { Failed::Transient(error.into()) } else { Failed::Commit(error) }
+        })?;
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+        Ok(())
+    }
+}
+
+/// Those that are put into the queue, and those that are claimed: an event is behind one of its aggregate that waits.
+fn held_back<'a>(
+    events: &'a [Event],
+    parked: &HashSet<&str>,
+    mut behind: HashSet<String>,
+) -> (Vec<&'a Event>, Vec<&'a Event>) {
+    events.iter().partition(|event| {
+        let aggregate = event.aggregate();
+        if parked.contains(event.id.as_str()) {
+            behind.extend(aggregate);
+            return true;
+        }
+        aggregate.is_some_and(|aggregate| behind.contains(&aggregate))
+    })
+}

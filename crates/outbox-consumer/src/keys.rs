@@ -1,0 +1,131 @@
+//! Typed calls of the idempotency keys.
+
+use std::time::Duration;
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, GenericClient};
+
+/// A key of one caller for one route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    scope: String,
+    key: String,
+}
+
+/// The response to a request, as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredResponse {
+    /// 200 to 599.
+    pub status: u16,
+    /// A JSON text.
+    pub headers: Option<String>,
+    /// Up to 16 MiB.
+    pub body: Option<Vec<u8>>,
+}
+
+/// Names the request that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// What `idempotency_begin` found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// This request does the work.
+    New(Token),
+    /// The request was processed, with this response.
+    Replay(StoredResponse),
+    /// The key was used for another request.
+    Mismatch,
+    /// Another request with the key is running; try again after this time.
+    InProgress(Duration),
+    /// The key is older than its time to live.
+    Expired,
+}
+
+/// For how long the key is remembered, waited for and leased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyTimes {
+    /// 1 to 72 hours.
+    pub ttl: Duration,
+    /// How long to wait for a request with the same key that is running: up to a minute.
+    pub wait: Duration,
+    /// 1 second to a day, for work outside of the client's transaction.
+    pub lease: Option<Duration>,
+}
+
+impl Default for KeyTimes {
+    fn default() -> Self {
+        KeyTimes { ttl: Duration::from_secs(24 * 3600), wait: Duration::from_secs(2), lease: None }
+    }
+}
+
+impl IdempotencyKey {
+    /// The `key`, 1 to 255 characters of printable ASCII, of a `scope` of 1 to 255 characters: the caller and the route.
+    pub fn new(scope: impl Into<String>, key: impl Into<String>) -> Self {
+        IdempotencyKey { scope: scope.into(), key: key.into() }
+    }
+
+    /// Begins a request whose method, path and body have this hash of 16 to 64 bytes.
+    ///
+    /// # Errors
+    /// Postgres refuses, for example a time outside of its bounds (22023), or with 40001 in stricter isolation than READ
+    /// COMMITTED.
+    pub async fn begin(
+        &self,
+        client: &impl GenericClient,
+        request_hash: &[u8],
+        times: KeyTimes,
+    ) -> Result<Begun, Error> {
+        // one round trip, and nothing that stays in the session
+        let sql = "SELECT outcome, token::text, status, headers::text, body, \
+                   extract(epoch FROM retry_after)::float8 AS retry_after \
+                   FROM outbox_router.idempotency_begin($1, $2, $3, make_interval(secs => $4), \
+                   make_interval(secs => $5), make_interval(secs => $6))";
+        let lease = times.lease.map(|lease| lease.as_secs_f64());
+        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+            (&self.scope, Type::TEXT),
+            (&self.key, Type::TEXT),
+            (&request_hash, Type::BYTEA),
+            (&times.ttl.as_secs_f64(), Type::FLOAT8),
+            (&times.wait.as_secs_f64(), Type::FLOAT8),
+            (&lease, Type::FLOAT8),
+        ];
+        let row = client.query_typed_one(sql, &parameters).await?;
+        Ok(match row.try_get("outcome")? {
+            "new" => Begun::New(Token(row.try_get("token")?)),
+            "replay" => Begun::Replay(StoredResponse {
+                status: u16::try_from(row.try_get::<_, i32>("status")?).unwrap_or(500),
+                headers: row.try_get("headers")?,
+                body: row.try_get("body")?,
+            }),
+            "mismatch" => Begun::Mismatch,
+            "expired" => Begun::Expired,
+            _ => Begun::InProgress(
+                Duration::try_from_secs_f64(row.try_get("retry_after")?).unwrap_or_default(),
+            ),
+        })
+    }
+
+    /// Stores the final response, or frees the key after a status of 500 or more under a lease. False: the lease has expired and
+    /// another request has the key; nothing was changed.
+    ///
+    /// # Errors
+    /// As [`IdempotencyKey::begin`], and with 55000 for a status of 500 or more without a lease: roll back.
+    pub async fn finish(
+        &self,
+        client: &impl GenericClient,
+        token: &Token,
+        response: &StoredResponse,
+    ) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.idempotency_finish($1, $2, $3::uuid, $4, $5::jsonb, $6)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+            (&self.scope, Type::TEXT),
+            (&self.key, Type::TEXT),
+            (&token.0, Type::TEXT),
+            (&i32::from(response.status), Type::INT4),
+            (&response.headers, Type::TEXT),
+            (&response.body, Type::BYTEA),
+        ];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
+}

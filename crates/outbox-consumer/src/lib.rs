@@ -1,0 +1,116 @@
+//! Typed calls of the inbox and the idempotency keys in Postgres, which `outbox-router init --consumer` installs.
+//!
+//! Everything happens in the transaction of the client that is passed. A consumer that claims an event and changes its own rows
+//! in one transaction has the effect of the event once, however often it is delivered:
+//!
+//! ```no_run
+//! # async fn consume(client: &mut tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+//! use outbox_consumer::{Claim, Inbox};
+//!
+//! let inbox = Inbox::new("shipping");
+//! let transaction = client.transaction().await?;
+//! if inbox.claim(&transaction, "3f1c").await? == Claim::Fresh {
+//!     transaction.execute("INSERT INTO parcels (order_id) VALUES (42)", &[]).await?;
+//! }
+//! transaction.commit().await
+//! # }
+//! ```
+
+#[cfg(any(feature = "kafka", feature = "tower"))]
+mod hex;
+#[cfg(feature = "tower")]
+pub mod idempotency;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+mod keys;
+mod queue;
+#[cfg(any(feature = "kafka", feature = "tower"))]
+mod session;
+
+use std::time::SystemTime;
+
+pub use keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse, Token};
+pub use queue::QueuedEvent;
+
+use tokio_postgres::{Error, GenericClient, Row};
+
+/// The inbox of one consumer: a name of 1 to 255 characters under which events are remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inbox {
+    consumer: String,
+}
+
+/// What a claim found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// This transaction does the work.
+    Fresh,
+    /// The event was processed; with the JSON text of the result that was stored for it.
+    Done(Option<String>),
+    /// Somebody else has it: under a lease until then, or in the queue.
+    Busy(Option<SystemTime>),
+}
+
+impl Inbox {
+    /// The inbox of `consumer`.
+    pub fn new(consumer: impl Into<String>) -> Self {
+        Inbox { consumer: consumer.into() }
+    }
+
+    /// Claims an event for the client's transaction. Waits for a concurrent claim of the same event to end.
+    ///
+    /// # Errors
+    /// Postgres refuses, for example an empty id (22023), or with 40001 in stricter isolation than READ COMMITTED.
+    pub async fn claim(&self, client: &impl GenericClient, event_id: &str) -> Result<Claim, Error> {
+        let sql =
+            "SELECT outcome, result::text, busy_until FROM outbox_router.inbox_claim($1::text, $2::text)";
+        let row = client.query_one(sql, &[&self.consumer, &event_id]).await?;
+        Ok(match row.try_get("outcome")? {
+            "fresh" => Claim::Fresh,
+            "done" => Claim::Done(row.try_get("result")?),
+            _ => Claim::Busy(row.try_get("busy_until")?),
+        })
+    }
+
+    /// Claims up to 10,000 events in one round trip, and returns the fresh ones in the given order.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`], and with 55P03 if one of the events is under a lease.
+    pub async fn claim_batch(
+        &self,
+        client: &impl GenericClient,
+        event_ids: &[&str],
+    ) -> Result<Vec<String>, Error> {
+        let sql = "SELECT * FROM outbox_router.inbox_claim($1::text, $2::text[])";
+        let rows = client.query(sql, &[&self.consumer, &event_ids]).await?;
+        rows.iter().map(|row: &Row| row.try_get(0)).collect()
+    }
+
+    /// Stores the JSON that duplicates of an event get, in the transaction that claimed it.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`], and with 55000 if the event is not claimed or has a result.
+    pub async fn store_result(
+        &self,
+        client: &impl GenericClient,
+        event_id: &str,
+        json: &str,
+    ) -> Result<(), Error> {
+        let sql = "SELECT outbox_router.inbox_result($1::text, $2::text, $3::text::jsonb)";
+        client.execute(sql, &[&self.consumer, &event_id, &json]).await.map(drop)
+    }
+
+    /// Whether `version` is above the last one of the aggregate; true once.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`].
+    pub async fn newer(
+        &self,
+        client: &impl GenericClient,
+        aggregate: &str,
+        version: i64,
+    ) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.inbox_newer($1::text, $2::text, $3::bigint)";
+        client.query_one(sql, &[&self.consumer, &aggregate, &version]).await?.try_get(0)
+    }
+}

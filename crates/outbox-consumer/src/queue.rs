@@ -1,0 +1,122 @@
+//! Typed calls of the inbox as a queue.
+
+use std::time::Duration;
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, GenericClient};
+
+use crate::Inbox;
+
+/// An event of the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedEvent {
+    /// The id that it was put with.
+    pub id: String,
+    /// What was put.
+    pub payload: Vec<u8>,
+    /// Its aggregate.
+    pub aggregate: Option<String>,
+    /// Counts from 1.
+    pub attempt: i32,
+    /// The token of the lease, if there is one.
+    pub token: Option<String>,
+}
+
+impl Inbox {
+    /// Stores an event for a worker. False: it is a duplicate.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`], and with 55P03 while the event is under a lease.
+    pub async fn put(
+        &self,
+        client: &impl GenericClient,
+        event_id: &str,
+        payload: &[u8],
+        aggregate: Option<&str>,
+    ) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.inbox_put($1, $2, $3, $4) = 'new'";
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&self.consumer, Type::TEXT),
+            (&event_id, Type::TEXT),
+            (&payload, Type::BYTEA),
+            (&aggregate, Type::TEXT),
+        ];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
+
+    /// Takes up to 500 events: in the client's transaction, or under a lease.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`].
+    pub async fn next(
+        &self,
+        client: &impl GenericClient,
+        max_events: i32,
+        lease: Option<Duration>,
+    ) -> Result<Vec<QueuedEvent>, Error> {
+        let sql = "SELECT event_id, payload, aggregate, attempt, token::text \
+                   FROM outbox_router.inbox_next($1, $2, make_interval(secs => $3))";
+        let lease = lease.map(|lease| lease.as_secs_f64());
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.consumer, Type::TEXT), (&max_events, Type::INT4), (&lease, Type::FLOAT8)];
+        let rows = client.query_typed(sql, &parameters).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(QueuedEvent {
+                    id: row.try_get(0)?,
+                    payload: row.try_get(1)?,
+                    aggregate: row.try_get(2)?,
+                    attempt: row.try_get(3)?,
+                    token: row.try_get(4)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Ends an event that was taken. False: it was done before, or another worker has it.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`], and with 55000 for an event that was neither taken in this transaction nor has a token.
+    pub async fn done(&self, client: &impl GenericClient, event: &QueuedEvent) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.inbox_done($1, $2::text, $3::uuid)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.consumer, Type::TEXT), (&event.id, Type::TEXT), (&event.token, Type::TEXT)];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
+
+    /// Puts an event off until its next attempt, or for good after 8. Without a lease: after a rollback, in a new transaction.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`].
+    pub async fn fail(
+        &self,
+        client: &impl GenericClient,
+        event: &QueuedEvent,
+        error: &str,
+    ) -> Result<(), Error> {
+        let sql = "SELECT outbox_router.inbox_fail($1, $2, $3, $4::uuid)::text";
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&self.consumer, Type::TEXT),
+            (&event.id, Type::TEXT),
+            (&error, Type::TEXT),
+            (&event.token, Type::TEXT),
+        ];
+        client.query_typed_one(sql, &parameters).await.map(drop)
+    }
+
+    /// Of these aggregates, those of which an event is in the queue.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`].
+    pub async fn waiting(
+        &self,
+        client: &impl GenericClient,
+        aggregates: &[&str],
+    ) -> Result<Vec<String>, Error> {
+        let sql = "SELECT outbox_router.inbox_waiting($1, $2)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.consumer, Type::TEXT), (&aggregates, Type::TEXT_ARRAY)];
+        let rows = client.query_typed(sql, &parameters).await?;
+        rows.iter().map(|row| row.try_get(0)).collect()
+    }
+}

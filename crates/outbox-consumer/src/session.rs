@@ -1,0 +1,107 @@
+//! Sessions with the database, and transactions that are rolled back unless they are committed.
+
+use std::error::Error as StdError;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio_postgres::{Client, Error};
+
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+pub(crate) type Session = Box<dyn Deref<Target = Client> + Send + Sync>;
+type Connecting = Pin<Box<dyn Future<Output = Result<Session, BoxError>> + Send>>;
+
+/// Opens sessions, or takes them from a pool.
+#[derive(Clone)]
+pub(crate) struct Connect {
+    connect: Arc<dyn Fn() -> Connecting + Send + Sync>,
+}
+
+impl Connect {
+    /// The client of a session is mutable, because nobody else may use it.
+    pub(crate) fn new<C, F, S, E>(connect: C) -> Self
+    where
+        C: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Result<S, E>> + Send + 'static,
+        S: DerefMut<Target = Client> + Send + Sync + 'static,
+        E: Into<BoxError>,
+    {
+        let connect = move || -> Connecting {
+            let session = connect();
+            Box::pin(async move {
+                match session.await {
+                    Ok(session) => Ok(Box::new(session) as Session),
+                    Err(error) => Err(error.into()),
+                }
+            })
+        };
+        Connect { connect: Arc::new(connect) }
+    }
+
+    pub(crate) async fn session(&self) -> Result<Session, BoxError> {
+        (self.connect)().await
+    }
+}
+
+/// A session with an open transaction. Rolls back on drop.
+pub(crate) struct Open {
+    session: Arc<Session>,
+    ended: bool,
+}
+
+impl Open {
+    /// Of a session in which a transaction is about to begin.
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Open { session, ended: false }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.session
+    }
+
+    /// To use it again after the transaction.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session)
+    }
+
+    pub(crate) async fn commit(mut self) -> Result<(), Error> {
+        self.session.batch_execute("COMMIT").await?;
+        self.ended = true;
+        Ok(())
+    }
+
+    /// If it fails the session has ended, and the transaction with it.
+    pub(crate) async fn roll_back(mut self) {
+        self.ended = self.session.batch_execute("ROLLBACK").await.is_ok();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        // the pool gets the session back after that
+        if let Ok(runtime) = Handle::try_current() {
+            let session = Arc::clone(&self.session);
+            runtime.spawn(async move { session.batch_execute("ROLLBACK").await });
+        }
+    }
+}
+
+/// The first result for an error or one of its sources.
+pub(crate) fn find_source<T>(
+    error: &(dyn StdError + 'static),
+    found: impl Fn(&(dyn StdError + 'static)) -> Option<T>,
+) -> Option<T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = found(error) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}

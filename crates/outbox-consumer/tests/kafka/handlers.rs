@@ -1,0 +1,128 @@
+//! What the loop does with the results of handlers and with records that are not events.
+
+use std::time::Duration;
+
+use rdkafka::producer::{FutureRecord, Producer};
+
+use crate::topic::{Running, Topic};
+
+/// Sends `a1` to `a3` and `b1`, all in one partition, with this value in `a2`.
+async fn send(topic: &Topic, value: &str) {
+    for (id, key) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("a3", "a")] {
+        topic.send(id, key, if id == "a2" { value } else { "ok" }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_has_one_effect_in_its_order() {
+    let topic = Topic::new(1).await;
+    send(&topic, "ok").await;
+    let running = Running::start(topic.consumer());
+    topic.until_effects(4).await;
+    topic.send("a1", "a", "ok").await;
+    topic.send("a4", "a", "ok").await;
+    topic.until_effects(5).await;
+    running.stop().await;
+    // the next member begins after the committed offset, so what was forgotten does not come again
+    topic.session().await.ok("SELECT outbox_router.inbox_decide('c', 'a4', 'clear', 'test')").await;
+    topic.send("b2", "b", "ok").await;
+    let running = Running::start(topic.consumer().max_events(1).parallel(1));
+    topic.until_effects(6).await;
+    running.stop().await;
+    assert_eq!(topic.effects().await, ["a1", "a2", "b1", "a3", "a4", "b2"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_keeps_failing_stops_the_loop_until_it_is_corrected() {
+    let topic = Topic::new(1).await;
+    send(&topic, "fail").await;
+    let error = Running::start(topic.consumer().attempts(2)).error().await;
+    assert!(error.starts_with("the handler failed 2 times for event a2 at offset 1 of "), "{error}");
+    assert!(error.ends_with(": there is no cure"), "{error}");
+    topic.session().await.ok("CREATE TABLE cure ()").await;
+    let running = Running::start(topic.consumer());
+    topic.until_effects(4).await;
+    running.stop().await;
+    assert_eq!(topic.effects().await, ["a1", "a2", "b1", "a3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_swallows_an_error_is_found_and_nothing_is_committed() {
+    let topic = Topic::new(1).await;
+    send(&topic, "swallow").await;
+    let error = Running::start(topic.consumer()).error().await;
+    assert!(error.starts_with("a statement failed in the handler of event a2 at offset 1 of "), "{error}");
+    assert!(topic.effects().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_stops_the_loop() {
+    let topic = Topic::new(1).await;
+    send(&topic, "panic").await;
+    let error = Running::start(topic.consumer()).error().await;
+    assert!(error.starts_with("the handler panicked"), "{error}");
+    assert!(topic.effects().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_is_refused_stops_the_loop_and_names_the_constraint() {
+    let topic = Topic::new(1).await;
+    topic
+        .session()
+        .await
+        .ok("ALTER TABLE effects ADD CONSTRAINT one_value UNIQUE (value) DEFERRABLE INITIALLY DEFERRED")
+        .await;
+    send(&topic, "ok").await;
+    let error = Running::start(topic.consumer().attempts(2)).error().await;
+    assert!(error.contains("was refused at its commit") && error.contains("one_value"), "{error}");
+    assert!(topic.effects().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_without_an_id_stops_the_loop() {
+    let topic = Topic::new(1).await;
+    topic
+        .producer
+        .send(FutureRecord::to(&topic.name).key("a").payload("ok"), Duration::from_secs(60))
+        .await
+        .unwrap();
+    let error = Running::start(topic.consumer()).error().await;
+    let expected = format!("the record at offset 0 of {}-0 has no header `id` with an id: ", topic.name);
+    assert!(error.starts_with(&expected), "{error}");
+    let error = Running::start(topic.consumer().id_header("ce_id")).error().await;
+    assert!(error.contains("has no header `ce_id`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_without_the_functions_stops_the_loop_and_says_what_to_run() {
+    let topic = Topic::new(1).await;
+    topic.session().await.ok("DROP FUNCTION outbox_router.inbox_claim(text, text[])").await;
+    send(&topic, "ok").await;
+    let error = Running::start(topic.consumer()).error().await;
+    assert!(error.starts_with("the inbox refused offsets 0 to "), "{error}");
+    assert!(error.contains("run outbox-router init --consumer"), "{error}");
+}
+
+/// Offsets are committed past what was aborted.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_aborted_transactions_are_not_seen() {
+    let topic = Topic::new(1).await;
+    let transactional = topic.transactional();
+    let timeout = Duration::from_secs(60);
+    for (id, commits) in [("e1", true), ("e2", false), ("e3", true), ("e4", false)] {
+        let producer = transactional.clone();
+        tokio::task::spawn_blocking(move || producer.begin_transaction()).await.unwrap().unwrap();
+        topic.send_with(&transactional, id, "a", "ok").await;
+        let producer = transactional.clone();
+        let ended = move || {
+            if commits { producer.commit_transaction(timeout) } else { producer.abort_transaction(timeout) }
+        };
+        tokio::task::spawn_blocking(ended).await.unwrap().unwrap();
+    }
+    let running = Running::start(topic.consumer());
+    topic.until_effects(2).await;
+    topic.send("e5", "a", "ok").await;
+    topic.until_effects(3).await;
+    running.stop().await;
+    assert_eq!(topic.effects().await, ["e1", "e3", "e5"]);
+}

@@ -1,0 +1,13 @@
+//! The SQL functions of `migrations/consumer`, called from several sessions at once.
+
+// A test fails by panicking, and so do its helpers.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod claim;
+mod expiry;
+mod idempotency;
+mod interleaved;
+mod lease;
+mod order;
+mod queue;
+mod support;
