@@ -152,6 +152,7 @@ fn code(remedy: &Remedy, server: Option<&ServerError>) -> ErrorCode {
         }
         Remedy::SetPassword
         | Remedy::PasswordFile
+        | Remedy::PasswordCommand
         | Remedy::PasswordMethod { .. }
         | Remedy::Scram
         | Remedy::ScramOverTls
@@ -209,9 +210,14 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on".into(),
         Remedy::SetPassword => {
-            "Give one in postgres.url, postgres.password_file, PGPASSWORD or the passfile (~/.pgpass)".into()
+            "Give one in postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile (~/.pgpass)".into()
         }
         Remedy::PasswordFile => "Make postgres.password_file a file that the router can read".into(),
+        Remedy::PasswordCommand => {
+            "Make postgres.password_command a program that the router can run, with its arguments, and that prints the password \
+             and nothing else"
+                .into()
+        }
         Remedy::Scram => "Let pg_hba.conf use scram-sha-256 for this user".into(),
         Remedy::ScramOverTls => {
             "Let pg_hba.conf use scram-sha-256 for this user over TLS and set its password anew under password_encryption = 'scram-sha-256', or relax channel_binding".into()
@@ -247,7 +253,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::FollowServerHint => server.map_or(SERVER_LOG.into(), general_remedy),
         Remedy::CorrectPassword { user } => format!(
-                "Correct the password (postgres.url, postgres.password_file, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
+                "Correct the password (postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(

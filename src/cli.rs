@@ -1,8 +1,12 @@
 //! What a user types.
 
+pub mod config;
 pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
+pub mod inbox;
+pub mod init;
+pub mod maintain;
 pub mod shards;
 pub mod slot;
 pub mod tail;
@@ -11,17 +15,25 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use pg_logical::{Lsn, Secret};
 
-use crate::logging::LogFormat;
+use crate::config::log::LogFormat;
+use crate::error::{Error, ErrorCode};
+use config::ConfigCommand;
 use contracts::ContractsCommand;
 use dead_letters::DeadLettersArgs;
 use import_debezium::ImportDebeziumArgs;
+use inbox::InboxArgs;
+use init::InitArgs;
+use maintain::MaintainArgs;
 use shards::{ShardArgs, ShardsCommand};
 use slot::SlotArgs;
 use tail::TailArgs;
+
+/// What marks the event of `check --end-to-end`: its aggregate type, unless another is chosen, a member of its payload, and a header.
+pub const END_TO_END_MARK: &str = "outbox-router-check";
 
 // A paragraph is one line here; clap breaks it to fit the terminal.
 
@@ -49,21 +61,6 @@ To begin:
   outbox-router check
   outbox-router run";
 
-const INIT_HELP: &str = "\
-Existing objects are left unchanged, so it can be run again at any time. That includes an outbox table of your own with other \
-column names.
-
-Exit codes:
-  0  everything exists
-  1  Postgres refused, or cannot be reached
-  2  usage or configuration
-
-Examples:
-  outbox-router init                       as the user of the configuration
-  outbox-router init --url postgres://postgres@db/shop --role outbox_router
-  outbox-router init --print-sql | less    to read it, or to have it run by somebody else
-  outbox-router init --print-acls          the Kafka ACLs to grant";
-
 const RUN_HELP: &str = "\
 While a server is unreachable, the router keeps reconnecting and logs why; it needs no restart. SIGTERM, SIGINT and SIGQUIT \
 stop it: it reads no more events, and waits up to `shutdown_timeout` for those in flight. A second of these signals ends it at \
@@ -89,6 +86,10 @@ Examples:
 const CHECK_HELP: &str = "\
 It changes nothing and sends nothing, and can run beside a running router. Each problem is printed with its remedy.
 
+With --end-to-end, and without errors, it sends one event: consumers of the topic see a record with the header outbox-router-check. \
+The transaction that inserts the row deletes it, so none remains, even if the command is interrupted. Its role needs INSERT, SELECT and \
+DELETE on the table, and the router's principal READ on the topic.
+
 Exit codes:
   0  no errors
   1  something would lose or block events, or a server cannot be reached
@@ -97,7 +98,7 @@ Exit codes:
 Examples:
   outbox-router check
   outbox-router check --json | jq .
-  outbox-router check --print-config    what is in effect, without secrets";
+  outbox-router check --end-to-end --url postgres://postgres@db/shop";
 
 const STATUS_HELP: &str = "\
 The report comes from the router at `listen` in [admin], by default 127.0.0.1:8084. If no router answers, the command shows the \
@@ -151,15 +152,21 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 /// replication slot, sends them to Kafka in commit order, and moves the slot only after the broker has acknowledged:
 /// nothing is lost, and nothing polls.
 #[derive(Debug, Parser)]
-#[command(name = "outbox-router", version = VERSION.as_str(), after_long_help = AFTER_HELP, max_term_width = 110)]
+#[command(name = "outbox-router", version = VERSION.as_str(), after_help = AFTER_HELP, max_term_width = 110,
+    disable_help_flag = true)]
 pub struct Cli {
     /// The configuration file
     #[arg(short, long, global = true, value_name = "FILE", display_order = 100)]
     pub config: Option<PathBuf>,
 
-    /// The form of the log lines, which go to standard error
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
-    pub log_format: LogFormat,
+    /// The form of the log lines on standard error [default: `log.format`, or text]
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", display_order = 101)]
+    pub log_format: Option<LogFormat>,
+
+    /// Print help
+    // the short form has a line for each option, and fits on a screen
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 102)]
+    pub help: Option<bool>,
 
     /// What to do.
     #[command(subcommand)]
@@ -170,88 +177,100 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Create what is missing in Postgres: schema, outbox table, publication, replication slot
-    #[command(after_long_help = INIT_HELP)]
+    #[command(after_help = init::HELP)]
     Init(InitArgs),
     /// Send events from Postgres to Kafka until stopped
-    #[command(after_long_help = RUN_HELP)]
+    #[command(after_help = RUN_HELP)]
     Run(RunArgs),
     /// Show the position, go back to a bookmark, or skip events
-    #[command(after_long_help = slot::HELP)]
+    #[command(after_help = slot::HELP)]
     Slot(SlotArgs),
     /// Change the number of shards
-    #[command(subcommand, after_long_help = shards::HELP)]
+    #[command(subcommand, after_help = shards::HELP)]
     Shards(ShardsCommand),
     /// Show, retry or discard parked events
-    #[command(after_long_help = dead_letters::HELP)]
+    #[command(after_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
+    /// Show the events of a consumer's inbox, and retry, discard or forget them
+    #[command(after_help = inbox::HELP)]
+    Inbox(InboxArgs),
+    /// Delete what a consumer's inbox need not keep any more, and serve its metrics
+    #[command(after_help = maintain::HELP)]
+    Maintain(MaintainArgs),
+    /// Show or check the configuration, or print its JSON Schema
+    #[command(subcommand, after_help = config::HELP)]
+    Config(ConfigCommand),
     /// Check configuration, Postgres and Kafka for problems and risks
-    #[command(after_long_help = CHECK_HELP)]
+    #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Show the state of the running router
-    #[command(after_long_help = STATUS_HELP)]
+    #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
     /// Show the records that `run` would send, without Kafka
-    #[command(after_long_help = tail::HELP)]
+    #[command(after_help = tail::HELP)]
     Tail(TailArgs),
     /// Show the records that rows would become
-    #[command(after_long_help = PREVIEW_HELP)]
+    #[command(after_help = PREVIEW_HELP)]
     Preview(PreviewArgs),
     /// The same as `preview`, with --dry-run
-    #[command(after_long_help = PREVIEW_HELP)]
+    #[command(after_help = PREVIEW_HELP)]
     Route(RouteArgs),
     /// Translate the configuration of a Debezium connector with the outbox event router
-    #[command(after_long_help = import_debezium::HELP)]
+    #[command(after_help = import_debezium::HELP)]
     ImportDebezium(ImportDebeziumArgs),
     /// Check the contracts of events, and render them for people and tools
-    #[command(subcommand, after_long_help = contracts::HELP)]
+    #[command(subcommand, after_help = contracts::HELP)]
     Contracts(ContractsCommand),
     /// Print a script that completes this command line in a shell
-    #[command(after_long_help = COMPLETIONS_HELP)]
+    #[command(after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
     /// Print the manual page, or write one for each command
-    #[command(after_long_help = MAN_HELP)]
+    #[command(after_help = MAN_HELP)]
     Man(ManArgs),
+}
+
+impl Command {
+    /// Whether the command reads the configuration file.
+    pub fn reads_file(&self) -> bool {
+        !matches!(
+            self,
+            Command::ImportDebezium(_)
+                | Command::Inbox(_)
+                | Command::Maintain(_)
+                | Command::Completions(_)
+                | Command::Man(_)
+                | Command::Config(ConfigCommand::Schema)
+        )
+    }
+
+    /// The connection of `--url`, if it replaces that of the configuration for the whole command.
+    pub fn url(&self) -> Option<&Secret> {
+        let connection = match self {
+            Command::Slot(SlotArgs { connection, .. })
+            | Command::DeadLetters(DeadLettersArgs { connection, .. })
+            | Command::Tail(TailArgs { connection, .. })
+            | Command::Status(StatusArgs { connection, .. })
+            | Command::Shards(ShardsCommand::Change { connection, .. }) => connection,
+            _ => return None,
+        };
+        connection.url.as_ref()
+    }
 }
 
 /// `run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Resume at this position although events before it may be missing
-    ///
-    /// For one start after exit code 3, with the position from the router's message. Any other problem stops the router again.
+    /// Resume once, after exit code 3, at the position from the router's message, although events before it may be missing
     #[arg(long, value_name = "LSN")]
     pub accept_gap: Option<Lsn>,
 
-    /// Stop with exit code 0 when everything that was committed before the start is in Kafka
-    ///
-    /// For jobs and tests. A router that waits as a standby goes on waiting.
+    /// Stop with exit code 0 when everything that was committed before the start is in Kafka. A standby goes on waiting
     #[arg(long)]
     pub until_caught_up: bool,
 
     /// Which shards.
     #[command(flatten)]
     pub shards: ShardArgs,
-}
-
-/// `init`
-#[derive(Debug, Clone, Args)]
-pub struct InitArgs {
-    /// Connect as an administrator, to the same database. Give the password with PGPASSWORD or the passfile, because other users
-    /// can read command lines
-    #[arg(long, value_parser = secret, conflicts_with_all = ["print_sql", "print_acls"])]
-    pub url: Option<Secret>,
-
-    /// The role that `run` connects as: created unless it exists, and granted only what it needs
-    #[arg(long)]
-    pub role: Option<String>,
-
-    /// Print the SQL instead of running it
-    #[arg(long)]
-    pub print_sql: bool,
-
-    /// Print the Kafka ACLs that the router needs
-    #[arg(long, conflicts_with = "print_sql")]
-    pub print_acls: bool,
 }
 
 /// `check`
@@ -261,9 +280,27 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print the configuration in effect, with its defaults and without its secrets
-    #[arg(long)]
+    /// The same as `config show`
+    #[arg(long, hide = true)]
     pub print_config: bool,
+
+    /// Send one event through table, slot and topic, if there are no errors
+    #[arg(long)]
+    pub end_to_end: bool,
+
+    /// The aggregate type of this event, which decides on its topic
+    #[arg(long, value_name = "TYPE", default_value = END_TO_END_MARK, requires = "end_to_end")]
+    pub aggregate_type: String,
+
+    /// How long it may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "end_to_end",
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub timeout: u64,
+
+    /// Write the event as this role, which needs INSERT, SELECT and DELETE on the table, to the same database. Give the password with
+    /// PGPASSWORD or the passfile
+    #[arg(long, value_parser = secret, requires = "end_to_end")]
+    pub url: Option<Secret>,
 }
 
 /// `status`
@@ -277,6 +314,18 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub watch: Option<u64>,
+
+    /// How to connect to Postgres if no router answers.
+    #[command(flatten)]
+    pub connection: UrlArgs,
+}
+
+/// `--url` of commands that move or show what the router does.
+#[derive(Debug, Clone, Args)]
+pub struct UrlArgs {
+    /// Connect to Postgres as another role, to the same database. Give the password with PGPASSWORD or the passfile
+    #[arg(long, value_parser = secret, global = true)]
+    pub url: Option<Secret>,
 }
 
 /// `completions`
@@ -331,6 +380,15 @@ pub struct PreviewArgs {
     pub json: bool,
 }
 
+/// The error of a command line that cannot be parsed, without the usage that clap appends.
+pub fn usage_error(error: &clap::Error) -> Error {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = text.split("\n\n").next().unwrap_or_default();
+    let what: Vec<&str> = what.split_whitespace().collect();
+    Error::usage(ErrorCode::CommandLine, what.join(" "), "Correct the arguments; --help lists them")
+}
+
 /// A `Secret` is not shown by `Debug`, in case the URL contains a password.
 fn secret(text: &str) -> Result<Secret, Infallible> {
     Ok(Secret::new(text))
@@ -359,8 +417,15 @@ mod tests {
         ] {
             let cli = parse(&args).unwrap();
             assert_eq!(cli.config, Some(PathBuf::from("a.toml")));
-            assert_eq!(cli.log_format, LogFormat::Json);
-            assert!(matches!(cli.command, Command::Status(StatusArgs { json: true, watch: None })));
+            assert_eq!(cli.log_format, Some(LogFormat::Json));
+            assert!(matches!(cli.command, Command::Status(StatusArgs { json: true, watch: None, .. })));
+        }
+    }
+
+    #[test]
+    fn the_former_name_of_the_text_format_is_accepted() {
+        for word in ["text", "human"] {
+            assert_eq!(parse(&["--log-format", word, "run"]).unwrap().log_format, Some(LogFormat::Text));
         }
     }
 
@@ -371,7 +436,7 @@ mod tests {
             (vec!["runn"], ErrorKind::InvalidSubcommand, 2),
             (vec!["run", "--fast"], ErrorKind::UnknownArgument, 2),
             (vec!["--log-format", "xml", "run"], ErrorKind::InvalidValue, 2),
-            (vec!["init", "--url", "x", "--print-sql"], ErrorKind::ArgumentConflict, 2),
+            (vec!["init", "--print-sql", "--print-acls"], ErrorKind::ArgumentConflict, 2),
             (vec!["--help"], ErrorKind::DisplayHelp, 0),
             (vec!["status", "--help"], ErrorKind::DisplayHelp, 0),
             (vec!["--version"], ErrorKind::DisplayVersion, 0),
@@ -398,9 +463,10 @@ mod tests {
     fn help_of_everything() {
         let mut command = Cli::command().term_width(100);
         command.build();
-        let mut text = command.render_long_help().to_string();
+        let mut text = command.render_help().to_string();
         for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
-            let help = sub.render_long_help();
+            let help = sub.render_help().to_string();
+            assert!(help.lines().count() <= 45, "more than a screen: {help}");
             text += &format!("\n\n=== {} ===\n{help}", sub.get_name());
         }
         insta::assert_snapshot!(text);

@@ -30,7 +30,7 @@
 //! # The other modules
 //!
 //! - [`config`]: the configuration, typed and checked once; [`cli`] and [`commands`]: the command line, and a file for each command
-//! - [`monitor`]: the live state of a running router, which [`admin`] serves, as [`metrics`] among others
+//! - [`monitor`]: the live state of a running router, which [`admin`] serves, as [`metrics`] among others, and [`systemd`] is told
 //! - [`logging`], [`terminal`] and [`quantity`]: what a person sees, and how sizes and times are written
 //! - [`error`]: transient and definite failures; [`advice`]: what to do about those that [`pg_logical`] reports
 //! - [`contracts`]: validates payloads; [`connect_values`]: values as Debezium and Kafka Connect write them
@@ -64,6 +64,7 @@ pub mod shards;
 pub mod sink;
 pub mod source;
 pub mod supervisor;
+pub mod systemd;
 pub mod terminal;
 pub mod topic_name;
 pub mod unsendable;

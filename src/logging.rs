@@ -12,6 +12,7 @@ use std::panic;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pg_logical::password_command;
 use signal_hook::low_level;
 use tracing::Subscriber;
 use tracing::field::Field;
@@ -21,13 +22,23 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::config::log::{Log, LogFormat, LogLevel};
 use crate::error::{Definite, Error, ErrorCode};
 use crate::terminal;
 use crate::utc::Utc;
 use queue::Queue;
 
-/// The default of `RUST_LOG`. The router logs itself what librdkafka logs at `info`.
-const DEFAULT_FILTER: &str = "info,librdkafka=warn";
+/// What is logged at each level unless `RUST_LOG` is set. Libraries log nothing more at `debug` than at `info`. The router logs itself
+/// what librdkafka logs at `info`.
+fn directives(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info,librdkafka=warn",
+        LogLevel::Debug => "info,librdkafka=warn,outbox_router=debug",
+        LogLevel::Trace => "info,librdkafka=warn,outbox_router=trace",
+    }
+}
 
 /// The target of the lines of `pg-logical`.
 const POSTGRES_CRATE: &str = "pg_logical";
@@ -38,15 +49,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The lines for standard error, with [`Writes::Queued`].
 static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum LogFormat {
-    /// Time, level, message and fields, in colours on a terminal
-    #[default]
-    Human,
-    /// One JSON object a line
-    Json,
-}
+/// The format that [`init`] was called with.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +66,9 @@ pub enum Writes {
 ///
 /// # Errors
 /// `RUST_LOG` is invalid, or no thread can be started; the exit code is 2.
-pub fn init(format: LogFormat, writes: Writes) -> Result<(), Error> {
-    let filter = filter(std::env::var("RUST_LOG").ok().as_deref())?;
+pub fn init(Log { level, format }: Log, writes: Writes) -> Result<(), Error> {
+    let format = *FORMAT.get_or_init(|| format);
+    let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), level)?;
     let colours = terminal::colours(&io::stderr());
     let subscriber = match writes {
         Writes::Synchronous => subscriber(format, filter, colours, now, io::stderr),
@@ -103,8 +108,9 @@ fn dropped(format: LogFormat, colours: bool, lines: u64) -> Vec<u8> {
     text.take()
 }
 
-fn filter(rust_log: Option<&str>) -> Result<EnvFilter, Error> {
-    let directives = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_FILTER);
+fn filter(rust_log: Option<&str>, level: LogLevel) -> Result<EnvFilter, Error> {
+    let rust_log = rust_log.map(str::trim).filter(|text| !text.is_empty());
+    let directives = rust_log.unwrap_or_else(|| directives(level));
     EnvFilter::builder().parse(with_parts(directives)).map_err(|error| {
         Error::usage(ErrorCode::Environment,
             format!("RUST_LOG={directives} is invalid: {error}"),
@@ -146,7 +152,7 @@ where
         // it would use eprintln, which panics if standard error is closed
         .log_internal_errors(false);
     match format {
-        LogFormat::Human => {
+        LogFormat::Text => {
             let builder = builder.fmt_fields(fields()).with_target(false);
             Box::new(builder.with_writer(Indented(writer)).finish())
         }
@@ -232,7 +238,8 @@ impl<W: Write> Write for Indented<W> {
 }
 
 /// Writes to standard error why the process ends: what was found, what it means for events and the steps, or a JSON line.
-pub fn report(format: LogFormat, error: &Error) {
+pub fn report(error: &Error) {
+    let format = FORMAT.get().copied().unwrap_or_default();
     // makes room for this line in case the queue is full
     flush();
     // RUST_LOG may have silenced the log, or may itself be invalid
@@ -247,7 +254,7 @@ pub fn report(format: LogFormat, error: &Error) {
     }
     let text = match error {
         Error::Definite(definite) => definite.in_lines(),
-        Error::Transient(transient) => format!("{}: {transient}", transient.code()),
+        Error::Transient(transient) => transient.in_lines(),
     };
     let line = format!("error: {}\n", terminal::harmless(&text));
     // if this fails, the message is lost
@@ -263,6 +270,7 @@ pub fn end(code: i32) -> ! {
     // a closed pipe does not matter
     let _ = io::stdout().flush();
     flush();
+    let _killed = password_command::kill_all();
     low_level::exit(code)
 }
 
@@ -316,7 +324,9 @@ mod tests {
         let writer = lines.clone();
         let clock: Clock = |writer| write!(writer, "{}", Utc(1_769_903_999_123_456));
         let subscriber =
-            subscriber(format, filter(rust_log).unwrap(), colours, clock, move || writer.clone());
+            subscriber(format, filter(rust_log, LogLevel::Info).unwrap(), colours, clock, move || {
+                writer.clone()
+            });
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(peer = "postgres", host = "db:5432", "connected");
             tracing::warn!(error = %"it\nbroke", "lost");
@@ -329,7 +339,7 @@ mod tests {
 
     #[test]
     fn for_people() {
-        insta::assert_snapshot!(logged(LogFormat::Human, None, false));
+        insta::assert_snapshot!(logged(LogFormat::Text, None, false));
     }
 
     #[test]
@@ -348,9 +358,9 @@ mod tests {
         let writer = lines.clone();
         let hostile = "\u{1b}[2J\r\u{9b}31m\u{7}it\nforged";
         for colours in [false, true] {
-            let filter = filter(None).unwrap();
+            let filter = filter(None, LogLevel::Info).unwrap();
             let writer = writer.clone();
-            let subscriber = subscriber(LogFormat::Human, filter, colours, now, move || writer.clone());
+            let subscriber = subscriber(LogFormat::Text, filter, colours, now, move || writer.clone());
             tracing::subscriber::with_default(subscriber, || {
                 tracing::warn!(reason = %hostile, debug = ?hostile, text = hostile, "{hostile}");
                 tracing::warn!(error = &io::Error::other(hostile) as &dyn std::error::Error, "lost");
@@ -364,16 +374,16 @@ mod tests {
 
     #[test]
     fn colours_only_if_wanted() {
-        assert!(logged(LogFormat::Human, None, true).contains('\u{1b}'));
-        assert!(!logged(LogFormat::Human, None, false).contains('\u{1b}'));
+        assert!(logged(LogFormat::Text, None, true).contains('\u{1b}'));
+        assert!(!logged(LogFormat::Text, None, false).contains('\u{1b}'));
     }
 
     #[test]
     fn rust_log_replaces_the_default() {
-        let text = logged(LogFormat::Human, Some("librdkafka=info,outbox_router=debug"), false);
+        let text = logged(LogFormat::Text, Some("librdkafka=info,outbox_router=debug"), false);
         assert_eq!(text.matches("chatter").count(), 1, "{text}");
         assert_eq!(text.matches("not by default").count(), 1, "{text}");
-        assert_eq!(logged(LogFormat::Human, Some("error"), false), "");
+        assert_eq!(logged(LogFormat::Text, Some("error"), false), "");
     }
 
     #[test]
@@ -389,8 +399,8 @@ mod tests {
         }
         let of_the_crate = |filter: &str| {
             let text = Arc::new(Queue::default());
-            let filter = super::filter(Some(filter)).unwrap();
-            let subscriber = subscriber(LogFormat::Human, filter, false, now, Arc::clone(&text));
+            let filter = super::filter(Some(filter), LogLevel::Info).unwrap();
+            let subscriber = subscriber(LogFormat::Text, filter, false, now, Arc::clone(&text));
             tracing::subscriber::with_default(subscriber, || {
                 tracing::debug!(target: "pg_logical::session", "closing");
             });
@@ -402,6 +412,6 @@ mod tests {
 
     #[test]
     fn rust_log_that_makes_no_sense_is_an_error() {
-        insta::assert_snapshot!(filter(Some("outbox_router=loud")).unwrap_err().to_string());
+        insta::assert_snapshot!(filter(Some("outbox_router=loud"), LogLevel::Info).unwrap_err().to_string());
     }
 }

@@ -2,10 +2,10 @@
 
 use clap::Parser;
 
-use outbox_router::cli::{Cli, Command};
-use outbox_router::commands;
+use outbox_router::cli::{self, Cli, Command};
+use outbox_router::commands::{self, Inputs};
 use outbox_router::error::{Error, Exit};
-use outbox_router::logging::{self, LogFormat, Writes};
+use outbox_router::logging::{self, Writes};
 use outbox_router::terminal;
 
 fn main() -> ! {
@@ -20,20 +20,36 @@ fn code() -> u8 {
         Err(error) => {
             return match terminal::written(error.print()) {
                 Ok(()) if error.exit_code() == 0 => 0,
-                Ok(()) => Exit::Usage as u8,
-                Err(error) => failed(LogFormat::default(), &error),
+                Ok(()) => {
+                    print_json(&cli::usage_error(&error));
+                    Exit::Usage as u8
+                }
+                Err(error) => failed(&error),
             };
         }
     };
-    let log_format = cli.log_format;
-    let writes = if matches!(cli.command, Command::Run(_)) { Writes::Queued } else { Writes::Synchronous };
-    match logging::init(log_format, writes).and_then(|()| commands::execute(cli)) {
+    let inputs = Inputs::read(&cli);
+    let writes = if matches!(cli.command, Command::Run(_) | Command::Maintain(_)) {
+        Writes::Queued
+    } else {
+        Writes::Synchronous
+    };
+    match logging::init(inputs.log(&cli), writes).and_then(|()| commands::execute(cli, inputs)) {
         Ok(verdict) => verdict as u8,
-        Err(error) => failed(log_format, &error),
+        Err(error) => failed(&error),
     }
 }
 
-fn failed(log_format: LogFormat, error: &Error) -> u8 {
-    logging::report(log_format, error);
+fn failed(error: &Error) -> u8 {
+    print_json(error);
+    logging::report(error);
     commands::exit_code(error)
+}
+
+/// Prints the error as JSON after `--json`, also if the rest of the command line cannot be parsed.
+fn print_json(error: &Error) {
+    if std::env::args_os().skip(1).any(|argument| argument == "--json") {
+        // there is no other place to report that standard output cannot be written
+        let _ = terminal::print_json_line(error);
+    }
 }

@@ -72,15 +72,25 @@ pub fn print(text: &str) -> Result<(), Error> {
 /// # Errors
 /// As [`print()`].
 pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
-    let json = serde_json::to_string_pretty(value);
-    let json = json.map_err(|error| {
+    print(&(json(serde_json::to_string_pretty(value))? + "\n"))
+}
+
+/// The same on one line, for commands whose output is a line for each object.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+    print(&(json(serde_json::to_string(value))? + "\n"))
+}
+
+fn json(written: serde_json::Result<String>) -> Result<String, Error> {
+    written.map_err(|error| {
         Error::usage(
             ErrorCode::InputOutput,
             format!("The result cannot be written as JSON: {error}"),
             "Omit --json",
         )
-    })?;
-    print(&(json + "\n"))
+    })
 }
 
 fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {

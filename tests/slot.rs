@@ -376,6 +376,7 @@ async fn slot_reset_says_what_is_not_a_time() {
     let to = |to: &str| settings.run(&["slot", "reset", "--to", to, "--yes"]);
     refused(&to("25:99"), 1, &["25:99 is neither a time, such as 14:05", "There are no bookmarks"]);
     refused(&to("2020-01-02T12:00"), 1, &["no bookmark that was created by 2020-01-02T12:00 (UTC)"]);
+    refused(&to("2999-01-02T12:00"), 1, &["2999-01-02T12:00 (UTC) is in the future"]);
     refused(&to("before"), 1, &["the bookmark before does not exist"]);
 }
 

@@ -22,7 +22,7 @@ async fn topics_are_created_as_configured() {
     router.stop().await;
     for topic in ["order", "customer"] {
         assert_eq!(kafka.partitions(&outbox.topic(topic)).await, 5);
-        assert_eq!(kafka.topic_setting(&outbox.topic(topic), "retention.ms").await, "3600000");
+        kafka.wait_for_setting(&outbox.topic(topic), "retention.ms", "3600000").await;
     }
 }
 

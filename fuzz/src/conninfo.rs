@@ -16,7 +16,7 @@ pub fn run(bytes: &[u8]) {
     let again = ConnInfo::parse(&printed, &env).unwrap_or_else(|error| panic!("{printed}: {error}"));
     conninfo.password = match conninfo.password {
         Some(Password::Given(_)) => Some(Password::Given(Secret::new("****"))),
-        Some(Password::File(_)) | None => None,
+        Some(Password::File(_) | Password::Command(_)) | None => None,
     };
     assert_eq!(again, conninfo, "{printed}");
 }

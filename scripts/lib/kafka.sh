@@ -4,6 +4,8 @@
 # The functions act on the selected broker. 'down' deletes everything here.
 
 kafka_pom=$root/scripts/lib/kafka/pom.xml
+# older versions; the pom has the default
+declare -A kafka_versions=([3.9]=3.9.1 [4.0]=4.0.0)
 
 # kafka_select SERVER: kafka, kafka-2, kafka-3
 kafka_select() {
@@ -33,7 +35,7 @@ kafka_cluster() {
       printf 'kafka_brokers=%s\n' "$kafka_brokers"
       printf 'kafka_voters=%s\n' "${voters#,}"
       printf 'kafka_controller_ports=(%s)\n' "${kafka_controller_ports[*]}"
-      printf 'kafka_cluster_id=%s\n' "$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =)"
+      printf 'kafka_cluster_id=%s\n' "$(kafka_id)"
     } >"$instance/kafka/cluster.new"
     mv "$instance/kafka/cluster.new" "$instance/kafka/cluster"
     # shellcheck disable=SC1091
@@ -54,12 +56,15 @@ kafka_servers() {
 fetch_kafka() {
   say "fetching Kafka $kafka_version"
   cp "$kafka_pom" "$1/pom.xml"
-  maven "$1" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1/jars"
+  # Kafka 3.9 brings a second implementation of slf4j along
+  maven "$1" dependency:copy-dependencies "-Dkafka.version=$kafka_version" -DincludeScope=runtime \
+    -DexcludeArtifactIds=slf4j-reload4j -DoutputDirectory="$1/jars"
 }
 
 # Sets $java and $kafka_classpath. Each version of the pom has its own folder, so a changed one is not taken from the cache.
 kafka_programs() {
   kafka_version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$kafka_pom")
+  kafka_version=${kafka_versions[$kafka_minor]:-$kafka_version}
   local name
   name=kafka-$kafka_version-$(cksum <"$kafka_pom" | cut -d' ' -f1)
   need_java
@@ -67,13 +72,13 @@ kafka_programs() {
   kafka_classpath="$cache/$name/jars/*"
 }
 
-# kafka_archive: sets $kafka_classes to a class data archive (CDS) for the broker, which halves the CPU time of its start. It
-# depends on the JVM and the jars.
+# kafka_archive: sets $kafka_start to a folder with a class data archive (CDS) for the broker, which halves the CPU time of its
+# start, and with what formats its storage. They depend on the JVM and the jars.
 kafka_archive() {
   local name
-  name=kafka-classes-$( (printf '%s\n' "$kafka_classpath" && stat -L -c '%n %s %Y' "$(command -v "$java")") | cksum | cut -d' ' -f1)
+  name=kafka-start-$( (printf '%s\n' "$kafka_classpath" && stat -L -c '%n %s %Y' "$(command -v "$java")") | cksum | cut -d' ' -f1)
   cached "$name" make_kafka_archive
-  kafka_classes=$cache/$name/classes.jsa
+  kafka_start=$cache/$name
 }
 
 # make_kafka_archive FOLDER: runs a broker that writes the archive when it shuts down.
@@ -88,6 +93,7 @@ make_kafka_archive() (
   kafka_wait
   kafka_stop
   [[ -s $1/classes.jsa ]] || die "Kafka wrote no archive of its classes"
+  cp "$kafka/data/bootstrap.checkpoint" "$1"
 )
 
 # kafka_create BROKERS: writes the configuration, and the file 'server' with the paths and ports.
@@ -134,6 +140,18 @@ kafka_settings() {
   done >>"$kafka/server.properties"
 }
 
+# kafka_id: a random UUID as Kafka writes it.
+kafka_id() { head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d =; }
+
+# kafka_format: does what Kafka's StorageTool would, which takes as long as half of the broker's start.
+kafka_format() {
+  kafka_cluster
+  mkdir "$kafka/data.new"
+  cp "$kafka_start/bootstrap.checkpoint" "$kafka/data.new"
+  printf '%s\n' version=1 "cluster.id=$kafka_cluster_id" "node.id=$kafka_node" "directory.id=$(kafka_id)" >"$kafka/data.new/meta.properties"
+  mv "$kafka/data.new" "$kafka/data"
+}
+
 kafka_load() {
   [[ -s $kafka/server ]] || return 1
   # shellcheck disable=SC1091
@@ -162,7 +180,8 @@ kafka_launch() {
     jvm+=("$@")
   else
     kafka_archive
-    jvm+=("-XX:SharedArchiveFile=$kafka_classes" -Xlog:cds=off)
+    jvm+=("-XX:SharedArchiveFile=$kafka_start/classes.jsa" -Xlog:cds=off)
+    [[ -e $kafka/data ]] || kafka_format
   fi
   local memory='-Xms256m -Xmx512m'
   kafka_cluster
@@ -170,10 +189,8 @@ kafka_launch() {
   # In its own session, so that Ctrl-C does not reach the broker, and its whole process group can be killed.
   # shellcheck disable=SC2016
   heap=${KAFKA_HEAP_OPTS:-$memory} cluster=$kafka_cluster_id setsid bash -c '
-    if [[ ! -e $1/formatted ]]; then
-      "${@:2}" -XX:TieredStopAtLevel=1 kafka.tools.StorageTool format --ignore-formatted \
-        --cluster-id "$cluster" --config "$1/server.properties" || exit
-      : >"$1/formatted"
+    if [[ ! -e $1/data ]]; then
+      "${@:2}" -XX:TieredStopAtLevel=1 kafka.tools.StorageTool format --cluster-id "$cluster" --config "$1/server.properties" || exit
     fi
     exec "${@:2}" $heap -XX:+ExitOnOutOfMemoryError kafka.Kafka "$1/server.properties"
   ' kafka "$kafka" "${jvm[@]}" </dev/null >"$kafka/log" 2>&1 7>&- 8>&- 9>&- &
@@ -231,6 +248,8 @@ kafka_env() {
     extra+=,127.0.0.1:$kafka_extra_port
   done
   kafka_select kafka
+  kafka_archive
   export_lines TEST_KAFKA "${addresses#,}" TEST_KAFKA_EXTRA "${extra#,}" TEST_KAFKA_LOG "$kafka/log" \
-    TEST_KAFKA_CLASSPATH "$kafka_classpath" OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "${addresses#,}"
+    TEST_KAFKA_CLASSPATH "$kafka_classpath" TEST_KAFKA_CLASSES "$kafka_start/classes.jsa" \
+    OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "${addresses#,}"
 }

@@ -1,7 +1,7 @@
 //! The HTTP endpoint for metrics, probes and `status`.
 //!
 //! It has its own thread and runtime, so that it answers even while the main loop is busy or stuck. It only reads the
-//! [`Monitors`]; no request can change the router.
+//! [`Monitors`]; no request can change the router. `maintain` serves its metrics in the same way.
 
 pub(crate) mod client;
 mod routes;
@@ -11,10 +11,12 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
 
+use axum::Router;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorCode};
 use crate::monitor::Monitors;
+pub(crate) use routes::metrics_page;
 
 /// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
 #[derive(Debug)]
@@ -25,19 +27,27 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Binds `listen`, host and port, and serves requests there.
+    /// Binds `listen`, host and port, and serves the pages about a router there.
     ///
     /// # Errors
     /// The address is not available, or the system provides no thread or no event queue. The exit code is 2, because no
     /// server was contacted.
     pub fn start(listen: &str, monitors: impl Into<Monitors>) -> Result<Self, Error> {
-        let monitors = monitors.into();
+        let remedy = "Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint";
+        Self::serve(listen, routes::routes(monitors.into()), remedy)
+    }
+
+    /// The same with other pages. `remedy` is for an address that is not available.
+    ///
+    /// # Errors
+    /// As for `start`.
+    pub(crate) fn serve(listen: &str, pages: Router, remedy: &str) -> Result<Self, Error> {
         let bound = TcpListener::bind(listen).and_then(|listener| {
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
         });
-        let (listener, address) = bound.map_err(|error| unavailable(listen, &error))?;
+        let (listener, address) = bound.map_err(|error| unavailable(listen, &error, remedy))?;
         let no_resources = |error: io::Error| {
             Error::usage(
                 ErrorCode::ProcessLimits,
@@ -50,7 +60,7 @@ impl AdminServer {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let work = move || {
-            if let Err(error) = runtime.block_on(serve::serve(listener, monitors, stopped)) {
+            if let Err(error) = runtime.block_on(serve::serve(listener, pages, stopped)) {
                 tracing::error!(%error, "the admin endpoint ended");
             }
         };
@@ -72,7 +82,7 @@ impl AdminServer {
     }
 }
 
-fn unavailable(listen: &str, error: &io::Error) -> Error {
+fn unavailable(listen: &str, error: &io::Error, remedy: &str) -> Error {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
@@ -83,7 +93,7 @@ fn unavailable(listen: &str, error: &io::Error) -> Error {
     Error::usage(
         ErrorCode::AdminEndpoint,
         format!("The admin endpoint cannot listen at {listen}: {why}"),
-        "Set `listen` in [admin] to a free address of this machine, or to \"\" to go without the endpoint",
+        remedy,
     )
 }
 

@@ -34,7 +34,12 @@ fn index() -> String {
 }
 
 async fn metrics(State(monitors): State<Monitors>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], monitors.render_metrics()).into_response()
+    metrics_page(monitors.render_metrics())
+}
+
+/// The answer with metrics in Prometheus's text format.
+pub(crate) fn metrics_page(text: String) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 
 fn probe(probe: Probe) -> Response {

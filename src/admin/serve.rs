@@ -17,9 +17,6 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::routes;
-use crate::monitor::Monitors;
-
 /// The maximum number of connections. The oldest is closed for a new one, so that idle clients never keep a probe waiting.
 const CONNECTIONS: usize = 64;
 
@@ -38,15 +35,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Serves `listener`, which must be non-blocking, until `stop`.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
-    monitors: Monitors,
+    pages: Router,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let app = routes::routes(monitors);
     let connections = TaskTracker::new();
     tokio::select! {
         () = stop.cancelled() => {}
-        () = accept(listener, &app, &connections, &stop) => {}
+        () = accept(listener, &pages, &connections, &stop) => {}
     }
     connections.close();
     // unfinished connections end with the runtime
@@ -98,6 +94,7 @@ async fn serve_requests(stream: TcpStream, app: Router, stop: CancellationToken)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::routes;
     use crate::monitor::Monitor;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
@@ -110,7 +107,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, monitor.into(), stop.clone()));
+        let server = tokio::spawn(serve(listener, routes::routes(monitor.into()), stop.clone()));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         let (begun, mut answers) = (Instant::now(), 0);

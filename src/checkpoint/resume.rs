@@ -141,7 +141,7 @@ fn not_known_to_be_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(S
         (Some(_), _) => (
             "this router has read it".to_owned(),
             "Either its checkpoint was deleted from the topic, or `[delivery] positions_topic` or `bootstrap.servers` was changed: \
-             set that back. Nothing is missing if the router ran without checkpoints until now (`positions_topic` was empty), or \
+             set that back. Nothing is missing if the router ran without checkpoints until now (`positions_topic` was false), or \
              if nobody else has moved the slot"
                 .to_owned(),
         ),

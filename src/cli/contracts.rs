@@ -37,7 +37,7 @@ Exit codes:
 #[derive(Debug, Clone, Subcommand)]
 pub enum ContractsCommand {
     /// Check the contracts for faults, and for changes that break consumers
-    #[command(after_long_help = CHECK_HELP)]
+    #[command(after_help = CHECK_HELP)]
     Check(ContractsCheckArgs),
     /// Write a Markdown page for each, and one that lists them
     Docs(ContractsDocsArgs),
@@ -77,6 +77,10 @@ pub struct ContractsDocsArgs {
     /// Write nothing, and list the pages that are not up to date
     #[arg(long)]
     pub check: bool,
+
+    /// Print the pages that were not up to date as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `contracts asyncapi`

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::UrlArgs;
 use super::shards::ShardArgs;
 use crate::unsendable::Reason;
 
@@ -37,6 +38,10 @@ pub struct DeadLettersArgs {
     /// Which shards.
     #[command(flatten)]
     pub shards: ShardArgs,
+
+    /// How to connect.
+    #[command(flatten)]
+    pub connection: UrlArgs,
 }
 
 impl DeadLettersCommand {

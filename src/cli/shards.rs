@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::UrlArgs;
+
 pub(super) const HELP: &str = "\
 An outbox can be read by several slots at once, each with the aggregates of one shard (`count` in [shards]). An aggregate \
 must not be sent by two of them, so the number is changed at one position of the log: events committed before it are delivered \
@@ -45,5 +47,11 @@ pub enum ShardsCommand {
         /// Only show what would be done
         #[arg(long)]
         dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// How to connect.
+        #[command(flatten)]
+        connection: UrlArgs,
     },
 }

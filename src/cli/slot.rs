@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use pg_logical::Lsn;
 
+use super::UrlArgs;
 use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
@@ -38,6 +39,23 @@ pub struct SlotArgs {
     /// Which shards.
     #[command(flatten)]
     pub shards: ShardArgs,
+
+    /// How to connect.
+    #[command(flatten)]
+    pub connection: UrlArgs,
+}
+
+impl SlotCommand {
+    /// Whether it prints JSON.
+    pub fn json(&self) -> bool {
+        match self {
+            SlotCommand::List { json }
+            | SlotCommand::Bookmark { json, .. }
+            | SlotCommand::Drop { json, .. }
+            | SlotCommand::Reset { how: MoveArgs { json, .. }, .. }
+            | SlotCommand::Advance { how: MoveArgs { json, .. }, .. } => *json,
+        }
+    }
 }
 
 /// What to do with the position.
@@ -53,6 +71,9 @@ pub enum SlotCommand {
     Bookmark {
         /// Its name: lower-case letters, digits and underscores
         name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Drop a bookmark, so that Postgres no longer retains the log for it
     Drop {
@@ -61,6 +82,9 @@ pub enum SlotCommand {
         /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
+        /// Print JSON; needs --yes
+        #[arg(long, requires = "yes")]
+        json: bool,
     },
     /// Go back to a bookmark: events committed since then are sent again
     Reset {
@@ -91,4 +115,7 @@ pub struct MoveArgs {
     /// Do not ask for confirmation
     #[arg(long, conflicts_with = "dry_run")]
     pub yes: bool,
+    /// Print JSON; needs --dry-run or --yes
+    #[arg(long)]
+    pub json: bool,
 }

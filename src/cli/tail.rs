@@ -3,6 +3,7 @@
 use clap::Args;
 use pg_logical::Lsn;
 
+use super::UrlArgs;
 use super::shards::ShardArgs;
 
 pub(super) const HELP: &str = "\
@@ -48,4 +49,8 @@ pub struct TailArgs {
     /// Which shard.
     #[command(flatten)]
     pub shards: ShardArgs,
+
+    /// How to connect.
+    #[command(flatten)]
+    pub connection: UrlArgs,
 }

@@ -5,13 +5,23 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use comfy_table::{Cell, Color};
+use serde::Serialize;
 
 use super::table::{TableStyle, bold, trimmed};
 use crate::cli::import_debezium::ImportDebeziumArgs;
 use crate::commands::Completion;
 use crate::error::{Error, ErrorCode};
-use crate::import::{Finding, Level, Surroundings, import};
+use crate::import::{Finding, Import, Level, Surroundings, import};
 use crate::terminal;
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    import: &'a Import,
+    /// The reason for the exit code 1, or null.
+    error_code: Option<ErrorCode>,
+}
 
 /// Translates and prints the configuration. The exit code is 1 if the router would not do everything that the connector did.
 ///
@@ -23,7 +33,8 @@ pub fn import_debezium(args: &ImportDebeziumArgs) -> Result<Completion, Error> {
     let surroundings = Surroundings { bootstrap_servers: args.bootstrap_servers.clone(), worker };
     let import = import(&text, &surroundings)?;
     if args.json {
-        terminal::print_json(&import)?;
+        let error_code = (!import.is_complete()).then_some(ErrorCode::DebeziumConfiguration);
+        terminal::print_json(&Document { import: &import, error_code })?;
     } else {
         terminal::print(&import.configuration)?;
         let report = report(&import.findings, &TableStyle::for_stderr());

@@ -2,11 +2,15 @@
 
 pub mod check;
 mod columns;
+mod config;
 pub mod contracts;
 pub mod dead_letters;
 pub mod import_debezium;
+pub mod inbox;
 pub mod init;
+pub mod maintain;
 mod manual;
+mod progress;
 pub mod route;
 pub mod run;
 mod server;
@@ -24,16 +28,19 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use pg_logical::connect::Startup;
-use pg_logical::conninfo::ConnInfo;
+use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
 use pg_logical::{Environment, Lsn, Secret};
 
 use crate::advice;
+use crate::cli::config::ConfigCommand;
+use crate::cli::init::InitArgs;
 use crate::cli::shards::ShardArgs;
-use crate::cli::{Cli, Command, InitArgs, RouteArgs};
+use crate::cli::{Cli, Command, RouteArgs};
 use crate::config::Config;
-use crate::config::load::{load, load_without_brokers};
+use crate::config::load::{self, Brokers, ConfigFile, load_file};
+use crate::config::log::Log;
 use crate::error::{Error, ErrorCode, Exit, Peer};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
@@ -52,32 +59,77 @@ pub enum Completion {
     Success = 0,
     /// The command found something for which its help promises this code.
     ProblemsFound = 1,
+    /// The configuration is invalid, which the output says.
+    Invalid = 2,
+}
+
+/// What a command reads before it begins. Logging depends on it.
+pub struct Inputs {
+    env: Result<Environment, Error>,
+    file: Result<Option<ConfigFile>, Error>,
+}
+
+impl Inputs {
+    /// Reads the environment, and the configuration file unless the command needs none.
+    pub fn read(cli: &Cli) -> Self {
+        let file = if cli.command.reads_file() { ConfigFile::find(cli.config.as_deref()) } else { Ok(None) };
+        Inputs { env: crate::config::environment::process(), file }
+    }
+
+    /// How to log.
+    pub fn log(&self, cli: &Cli) -> Log {
+        let file = self.file.as_ref().ok().and_then(Option::as_ref);
+        let log = self.env.as_ref().map_or_else(|_| Log::default(), |env| load::log(file, env));
+        Log { format: cli.log_format.unwrap_or(log.format), ..log }
+    }
 }
 
 /// Runs the command of the command line.
 ///
 /// # Errors
 /// What stopped the command; [`exit_code`] turns it into the process's exit code.
-pub fn execute(cli: Cli) -> Result<Completion, Error> {
+pub fn execute(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> {
     // these need no configuration
     match &cli.command {
         Command::ImportDebezium(args) => return import_debezium::import_debezium(args),
         Command::Completions(args) => return manual::completions(args).map(|()| Completion::Success),
         Command::Man(args) => return manual::man(args).map(|()| Completion::Success),
+        Command::Config(ConfigCommand::Schema) => return config::schema(),
         _ => {}
     }
-    let env = crate::config::environment::process()?;
-    if let Command::Contracts(args) = &cli.command {
-        return contracts::contracts(cli.config.as_deref(), args, &env);
+    let env = env?;
+    if let Command::Config(ConfigCommand::Validate(args)) = &cli.command {
+        return config::validate(file, &env, args);
     }
-    let load = match cli.command {
+    // these need only --url
+    let of_a_consumer = match &cli.command {
+        Command::Init(args @ InitArgs { consumer: true, .. }) => {
+            Some(block_on(init::init_consumer(args, &env)))
+        }
+        Command::Inbox(args) => Some(block_on(inbox::inbox(args, &env))),
+        Command::Maintain(args) => Some(block_on(maintain::maintain(args, &env))),
+        _ => None,
+    };
+    if let Some(done) = of_a_consumer {
+        return done.map(|()| Completion::Success);
+    }
+    let file = file?;
+    match &cli.command {
+        Command::Config(_) => return config::show(file.as_ref(), &env),
+        Command::Contracts(args) => return contracts::contracts(file.as_ref(), args, &env),
+        _ => {}
+    }
+    let brokers = match cli.command {
         Command::Tail(_)
         | Command::Preview(_)
         | Command::Route(_)
-        | Command::Init(InitArgs { print_acls: false, .. }) => load_without_brokers,
-        _ => load,
+        | Command::Init(InitArgs { print_acls: false, .. }) => Brokers::Optional,
+        _ => Brokers::Required,
     };
-    let loaded = load(cli.config.as_deref(), &env)?;
+    let mut loaded = load_file(file.as_ref(), &env, brokers)?;
+    if let Some(url) = cli.command.url() {
+        loaded.config.postgres.conninfo = connection_of(url, &loaded.config, &env)?;
+    }
     // check lists them among its findings
     if !matches!(cli.command, Command::Check(_)) {
         for warning in &loaded.warnings {
@@ -87,6 +139,9 @@ pub fn execute(cli: Cli) -> Result<Completion, Error> {
     let config = &loaded.config;
     // faults that can be found without a server are reported first
     cluster_info::verify(config)?;
+    if matches!(config.postgres.conninfo.password, Some(Password::Command(_))) {
+        signals::end_password_command_too()?;
+    }
     block_on(async {
         match &cli.command {
             Command::Init(args) => init::init(config, args, &env).await?,
@@ -95,13 +150,16 @@ pub fn execute(cli: Cli) -> Result<Completion, Error> {
             Command::Shards(args) => shards::shards(config, args).await?,
             Command::DeadLetters(args) => dead_letters::dead_letters(config, args).await?,
             Command::Tail(args) => tail::tail(config, args).await?,
-            Command::Check(args) => return check::check(&loaded, args).await,
+            Command::Check(args) => return check::check(&loaded, args, &env).await,
             Command::Preview(args) | Command::Route(RouteArgs { preview: args, .. }) => {
                 return route::route(config, args, &env).await;
             }
             Command::Status(args) => return status::status(config, args).await,
             // handled above, without a complete configuration
             Command::ImportDebezium(_)
+            | Command::Inbox(_)
+            | Command::Maintain(_)
+            | Command::Config(_)
             | Command::Contracts(_)
             | Command::Completions(_)
             | Command::Man(_) => {}
@@ -138,7 +196,11 @@ fn connection_of(url: &Secret, config: &Config, env: &Environment) -> Result<Con
 async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
     let application_name = format!("{} {command}", config.name);
     let startup = Startup { application_name: &application_name, ..startup };
-    let mut conninfo = config.postgres.conninfo.clone();
+    connect_to(config.postgres.conninfo.clone(), startup).await
+}
+
+/// The same with another connection, and the whole name.
+async fn connect_to(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorCode};
 use crate::logging;
 use crate::monitor::{Monitor, Monitors};
 use crate::supervisor::{self, Router, RunOptions};
+use crate::systemd;
 
 /// The number of files that a router may open with one Kafka broker. It opens about fifty at its start.
 const FILES_PER_ROUTER: u64 = 64;
@@ -48,12 +49,14 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let monitors = Monitors::for_shards(&config.name, monitors);
     // bound first, so that a second router with the same configuration fails before it touches a server
     let listen = config.admin.listen.as_deref();
-    let admin = listen.map(|listen| AdminServer::start(listen, monitors)).transpose()?;
+    let admin = listen.map(|listen| AdminServer::start(listen, monitors.clone())).transpose()?;
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();
     stop_at_signals(&stop)?;
     ignore_signals()?;
+    // servers may be away for long, and then the router waits: what depends on this unit must not wait with it
+    let _notifies = systemd::notify(monitors, stop.clone());
 
     let until = if args.until_caught_up { Some(end_of_log(config).await?) } else { None };
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };

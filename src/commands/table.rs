@@ -30,7 +30,8 @@ impl TableStyle {
     pub(super) fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
-        match self.width {
+        // a terminal that does not know its width has 0 columns
+        match self.width.filter(|width| *width > 0) {
             Some(width) => table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic),
             None => table.set_content_arrangement(ContentArrangement::Disabled),
         };
@@ -72,4 +73,20 @@ pub(super) fn trimmed(table: &Table) -> String {
         line.strip_prefix(' ').unwrap_or(line).to_owned() + "\n"
     });
     lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_of_unknown_width_gets_whole_lines() {
+        let rendered = |width| {
+            let mut table = TableStyle { colours: false, width }.table_with_headings(["consumer", "id"]);
+            table.add_row(["shipping", "3f1c"]);
+            trimmed(&table)
+        };
+        assert_eq!(rendered(Some(0)), "consumer  id\nshipping  3f1c\n");
+        assert_eq!(rendered(Some(0)), rendered(None));
+    }
 }

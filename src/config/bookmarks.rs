@@ -3,11 +3,9 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use toml::Spanned;
-
 use super::Config;
 use super::quoted::quoted;
-use super::raw::{Node, RawBookmarks};
+use super::raw::RawBookmarks;
 use super::read::Reader;
 use super::units::{format_duration, format_size};
 
@@ -32,10 +30,7 @@ pub struct Bookmarks {
 pub(super) fn bookmarks(reader: &mut Reader<'_>, raw: RawBookmarks) -> Option<Bookmarks> {
     let every = reader.duration_or_off("bookmarks.every", raw.every, MIN_INTERVAL);
     let keep = reader.integer("bookmarks.keep", raw.keep, 1..=1_000);
-    let max_retained_wal = match raw.max_retained_wal.as_ref().map(Spanned::get_ref) {
-        Some(Node::Boolean(false)) => None,
-        _ => reader.size("bookmarks.max_retained_wal", raw.max_retained_wal),
-    };
+    let max_retained_wal = reader.size_or_off("bookmarks.max_retained_wal", raw.max_retained_wal);
     Some(Bookmarks {
         every: every?,
         keep: keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(DEFAULT_KEEP),

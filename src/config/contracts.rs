@@ -72,7 +72,7 @@ pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
 mod tests {
     use super::*;
     use crate::config::convert::Brokers;
-    use crate::config::load::{load_for_contracts, parse};
+    use crate::config::load::{ConfigFile, load_for_contracts, parse};
     use pg_logical::Environment;
 
     fn read(text: &str) -> Result<Config, String> {
@@ -124,10 +124,14 @@ mod tests {
         let file = directory.path().join("router.toml");
         std::fs::write(&file, "contracts.directory = \"c\"\nroute.topic = \"t.${aggregate_type}\"\n")
             .unwrap();
-        let read = load_for_contracts(Some(&file), &Environment::empty()).unwrap();
+        let load = || {
+            let found = ConfigFile::find(Some(&file)).unwrap();
+            load_for_contracts(found.as_ref(), &Environment::empty())
+        };
+        let read = load().unwrap();
         assert_eq!(read.contracts.unwrap().directory, directory.path().join("c"));
         assert_eq!(read.topic.to_string(), "t.${aggregate_type}");
         std::fs::write(&file, "route.topic = \"a b\"\n").unwrap();
-        assert!(load_for_contracts(Some(&file), &Environment::empty()).is_err());
+        assert!(load().is_err());
     }
 }

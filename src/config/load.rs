@@ -14,16 +14,51 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::Config;
 use super::contracts::ContractConfig;
-use super::convert::{self, Brokers, Parsed};
+use super::convert;
+pub use super::convert::Brokers;
 use super::environment::PREFIX;
+use super::log::Log;
 use super::overlay;
 use super::raw::{RawConfig, TABLE, TABLES};
-use super::source::{Problems, SEARCH_PATH, Sources};
+use super::source::{Problem, Problems, SEARCH_PATH, Sources};
+use super::substitute;
 use crate::error::{Error, ErrorCode};
 use pg_logical::conninfo::nearest;
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 10 << 20;
+
+/// The text of a configuration file. It is read once, because it may be a pipe.
+pub struct ConfigFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads the file at `path`, else the first of `outbox-router.toml` and `/etc/outbox-router/outbox-router.toml` that exists,
+    /// else none.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn find(path: Option<&Path>) -> Result<Option<Self>, Error> {
+        match path {
+            Some(path) => match read(path) {
+                Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
+                Err(error) => Err(unreadable(path, &error)),
+            },
+            None => search(SEARCH_PATH.map(Path::new)),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn located(file: Option<&ConfigFile>) -> Option<(&Path, &str)> {
+    file.map(|file| (file.path.as_path(), file.text.as_str()))
+}
 
 /// A configuration and where it came from.
 #[derive(Debug, Clone)]
@@ -44,21 +79,30 @@ pub struct Loaded {
 /// The file cannot be read, or something in it or in the environment is wrong. The [`Error`] has exit code 2 and lists all
 /// problems, each with its place and a remedy.
 pub fn load(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
-    load_with(path, env, Brokers::Required)
+    load_file(ConfigFile::find(path)?.as_ref(), env, Brokers::Required)
 }
 
-/// The same for commands that do not connect to Kafka: `bootstrap.servers` may be missing.
+/// The same for a file that has been read.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_without_brokers(path: Option<&Path>, env: &Environment) -> Result<Loaded, Error> {
-    load_with(path, env, Brokers::Optional)
+pub fn load_file(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -> Result<Loaded, Error> {
+    Ok(validate_by(file, env, brokers)?)
 }
 
-fn load_with(path: Option<&Path>, env: &Environment, brokers: Brokers) -> Result<Loaded, Error> {
-    let file = find(path)?;
-    let parsed = parse(file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())), env, brokers)?;
-    let file = file.map(|(path, _)| path);
+/// The same, with a list of problems.
+///
+/// # Errors
+/// All problems, in the order of the file.
+pub fn validate(file: Option<&ConfigFile>, env: &Environment) -> Result<Loaded, Vec<Problem>> {
+    validate_by(file, env, Brokers::Required).map_err(Problems::into_list)
+}
+
+fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -> Result<Loaded, Problems> {
+    let parsed = parse_by(located(file), env, |raw, sources, problems| {
+        convert::convert(raw, sources, env, problems, brokers)
+    })?;
+    let file = file.map(|file| file.path.clone());
     let configuration = file.as_ref().filter(|_| parsed.secrets.inline);
     let exposed: BTreeSet<&PathBuf> = configuration
         .into_iter()
@@ -85,20 +129,16 @@ fn load_with(path: Option<&Path>, env: &Environment, brokers: Brokers) -> Result
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_for_contracts(path: Option<&Path>, env: &Environment) -> Result<ContractConfig, Error> {
-    let file = find(path)?;
-    let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
-    parse_by(file, env, convert::for_contracts)
+pub fn load_for_contracts(file: Option<&ConfigFile>, env: &Environment) -> Result<ContractConfig, Error> {
+    Ok(parse_by(located(file), env, convert::for_contracts)?)
 }
 
-fn find(path: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
-    match path {
-        Some(path) => match read(path) {
-            Ok(text) => Ok(Some((path.to_owned(), text))),
-            Err(error) => Err(unreadable(path, &error)),
-        },
-        None => search(SEARCH_PATH.map(Path::new)),
-    }
+/// How to log, as far as that can be read: what is wrong with a configuration is found when all of it is loaded.
+pub fn log(file: Option<&ConfigFile>, env: &Environment) -> Log {
+    let log = parse_by(located(file), env, |raw, sources, problems| {
+        Ok(convert::for_logging(raw, sources, problems))
+    });
+    log.unwrap_or_default()
 }
 
 /// Reads a file, unless it is far too large, as a device may be.
@@ -112,19 +152,20 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// As [`load`], from the text of a file.
+#[cfg(test)]
 pub(super) fn parse(
     file: Option<(&Path, &str)>,
     env: &Environment,
     brokers: Brokers,
-) -> Result<Parsed, Error> {
-    parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems, brokers))
+) -> Result<convert::Parsed, Error> {
+    Ok(parse_by(file, env, |raw, sources, problems| convert::convert(raw, sources, env, problems, brokers))?)
 }
 
 fn parse_by<T>(
     file: Option<(&Path, &str)>,
     env: &Environment,
-    convert: impl FnOnce(RawConfig, &Sources<'_>, Problems) -> Result<T, Error>,
-) -> Result<T, Error> {
+    convert: impl FnOnce(RawConfig, &Sources<'_>, Problems) -> Result<T, Problems>,
+) -> Result<T, Problems> {
     let mut sources = Sources::new(file);
     let mut problems = Problems::default();
     let mut root = match DeTable::parse(file.map_or("", |(_, text)| text)) {
@@ -136,15 +177,11 @@ fn parse_by<T>(
                 format!("not TOML: {}", error.message()),
                 "Correct the syntax at this place",
             );
-            problems.into_result()?;
-            return Err(Error::usage(
-                ErrorCode::Configuration,
-                "The configuration is not TOML",
-                "Correct its syntax",
-            ));
+            return Err(problems);
         }
     };
     overlay::apply_variables(root.get_mut(), env, &mut sources, &mut problems);
+    substitute::insert_variables(root.get_mut(), env, &mut sources, &mut problems);
     let raw = deserialize(root, &sources, &mut problems);
     convert(raw, &sources, problems)
 }
@@ -186,7 +223,7 @@ fn deserialize<'i>(
 }
 
 /// The expected keys, from serde's message "unknown field `a`, expected one of `b`, `c`".
-fn known_keys(message: &str) -> Option<Vec<&str>> {
+pub(super) fn known_keys(message: &str) -> Option<Vec<&str>> {
     let known = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2).skip(1);
     Some(known.collect())
 }
@@ -254,10 +291,10 @@ fn remove_in_array(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<S
     })
 }
 
-fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<(PathBuf, String)>, Error> {
+fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<ConfigFile>, Error> {
     for path in candidates {
         match read(path) {
-            Ok(text) => return Ok(Some((path.to_owned(), text))),
+            Ok(text) => return Ok(Some(ConfigFile { path: path.to_owned(), text })),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(unreadable(path, &error)),
         }
@@ -299,7 +336,10 @@ mod tests {
     fn the_first_file_that_exists_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        let found = || search([&path("a/none"), &path("b"), &path("c")]).unwrap();
+        let found = || {
+            let file = search([&path("a/none"), &path("b"), &path("c")]).unwrap();
+            file.map(|file| (file.path, file.text))
+        };
         assert_eq!(found(), None);
         fs::write(path("c"), "c").unwrap();
         assert_eq!(found(), Some((path("c"), "c".to_owned())));

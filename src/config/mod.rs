@@ -11,6 +11,7 @@ mod heartbeat;
 mod identifiers;
 pub mod kafka_properties;
 pub mod load;
+pub mod log;
 mod overlay;
 pub mod pattern;
 mod print;
@@ -18,8 +19,10 @@ mod quoted;
 mod raw;
 mod read;
 mod route;
+pub mod schema;
 mod shards;
 mod source;
+mod substitute;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -32,11 +35,13 @@ use std::time::Duration;
 use bookmarks::Bookmarks;
 use contracts::ContractSettings;
 pub use dead_letters::DeadLetters;
+use log::Log;
 use pattern::Pattern;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::{Secret, quoting};
 pub use route::*;
 pub use shards::Shards;
+pub use source::{Place, Problem};
 
 use crate::shards::Shard;
 use crate::topic_name;
@@ -70,6 +75,8 @@ pub struct Config {
     pub contracts: Option<ContractSettings>,
     /// `[shards]`
     pub shards: Shards,
+    /// `[log]`
+    pub log: Log,
     /// The shard that this configuration is for. Its names are then those of the shard.
     pub shard: Option<Shard>,
 }
@@ -273,7 +280,7 @@ pub struct Delivery {
     pub window_records: usize,
     /// `window.bytes`: the same in bytes of keys, values and headers, including the client's overhead. Default 16 MiB.
     pub window_bytes: usize,
-    /// `positions_topic`: the topic that stores the position in addition to the slot. `None` (an empty string): switched off.
+    /// `positions_topic`: the topic that stores the position in addition to the slot. `None` (`false`): switched off.
     /// Default `outbox-router.positions`.
     pub positions_topic: Option<String>,
     /// `shutdown_timeout`: how long a shutdown waits for the records in flight. Default 10 s.
@@ -317,7 +324,7 @@ impl DeliveryMode {
 /// `[admin]`: the HTTP endpoint for metrics, probes and `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// `listen`: host and port; `None` (an empty string): switched off. Default `127.0.0.1:8084`.
+    /// `listen`: host and port; `None` (`false`): switched off. Default `127.0.0.1:8084`.
     pub listen: Option<String>,
 }
 
@@ -345,6 +352,7 @@ const REQUIRED: &str =
 
 #[cfg(test)]
 fn read_back(text: &str) -> Config {
+    tests::schema::check(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     let env = pg_logical::Environment::empty();
     let parsed = load::parse(Some((std::path::Path::new("c.toml"), text)), &env, convert::Brokers::Required);
     parsed.map(|parsed| parsed.config).unwrap_or_else(|error| panic!("{error}"))

@@ -32,6 +32,7 @@ pub(super) struct RawConfig {
     pub(super) dead_letters: Table<RawDeadLetters>,
     pub(super) contracts: Table<RawContracts>,
     pub(super) shards: Table<RawShards>,
+    pub(super) log: Table<RawLog>,
 }
 
 #[derive(Default, Deserialize)]
@@ -39,6 +40,7 @@ pub(super) struct RawConfig {
 pub(super) struct RawPostgres {
     pub(super) url: Value,
     pub(super) password_file: Value,
+    pub(super) password_command: Value,
     pub(super) slot: Value,
     pub(super) publication: Value,
     pub(super) wal_sender_timeout: Value,
@@ -185,6 +187,13 @@ pub(super) struct RawContracts {
 pub(super) struct RawShards {
     pub(super) count: Value,
     pub(super) only: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawLog {
+    pub(super) level: Value,
+    pub(super) format: Value,
 }
 
 /// What serde's error says was expected where a table must be.

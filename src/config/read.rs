@@ -1,5 +1,6 @@
 //! Reads single values as text, number, boolean, duration or size, and records problems.
 
+use std::borrow::Cow;
 use std::fs;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::raw::{Node, Properties, Value};
-use super::source::{Problems, Sources};
+use super::source::{Inserted, Problems, Sources};
+use super::substitute::is_only_variables;
 use super::units::{self, DURATION_FORM, SIZE_FORM};
 
 /// Reads values and records problems. An invalid value becomes `None`, like a missing one; the recorded problem prevents the
@@ -22,22 +24,49 @@ pub(super) struct Reader<'a> {
 pub(super) struct Located {
     pub(super) text: String,
     pub(super) span: Range<usize>,
-    /// Whether it was written in the configuration file itself, not in a variable or a file of its own.
+    /// Whether the configuration file itself contains it: it has no file of its own, and is not only a variable.
     pub(super) inline: bool,
     /// The file that contains only this value.
     pub(super) file: Option<PathBuf>,
 }
 
 impl Reader<'_> {
-    /// Records a problem with the value of `key`.
+    /// Records a problem with the value of `key`. A text that is not constant may quote the value; it is replaced if the value
+    /// has variables in it.
     pub(super) fn problem(
         &mut self,
         span: &Range<usize>,
         key: &str,
-        what: impl AsRef<str>,
-        remedy: impl Into<String>,
+        what: impl Into<Cow<'static, str>>,
+        remedy: impl Into<Cow<'static, str>>,
     ) {
-        self.problems.push(self.sources.place(span), format!("`{key}`: {}", what.as_ref()), remedy);
+        let (mut what, mut remedy) = (what.into(), remedy.into());
+        if self.sources.inserted(span).is_some() {
+            let hide = |text: &mut Cow<'static, str>, instead| {
+                if matches!(text, Cow::Owned(_)) {
+                    *text = Cow::Borrowed(instead);
+                }
+            };
+            hide(&mut what, "it is not valid with the values of its variables");
+            hide(&mut remedy, "Correct the value, or that of a variable in it");
+        }
+        self.record(span, key, &what, remedy);
+    }
+
+    /// The same for a problem whose text names its key.
+    pub(super) fn refused(&mut self, span: &Range<usize>, key: &str, what: String, remedy: String) {
+        match self.sources.inserted(span) {
+            Some(_) => self.problem(span, key, what, remedy),
+            None => self.problems.push(self.sources.place(span), what, remedy),
+        }
+    }
+
+    /// Records a problem in a text that does not quote the value.
+    fn record(&mut self, span: &Range<usize>, key: &str, what: &str, remedy: impl Into<String>) {
+        // otherwise a variable is missing, and nothing else is known about the value
+        if self.sources.inserted(span) != Some(Inserted::NotAll) {
+            self.problems.push(self.sources.place(span), format!("`{key}`: {what}"), remedy);
+        }
     }
 
     /// Records that a required key is missing.
@@ -51,7 +80,8 @@ impl Reader<'_> {
         self.text_expecting(key, value, "a text in quotes")
     }
 
-    /// One text, or an array of texts. In a variable, the list is one text, which `split` separates.
+    /// One text, or an array of texts. In a variable, the list is one text, which `split` separates; an item of an array is never
+    /// split.
     pub(super) fn texts(
         &mut self,
         key: &str,
@@ -61,14 +91,14 @@ impl Reader<'_> {
         const EXPECTED: &str = "a text in quotes, or an array of them";
         let list = list?;
         let span = list.span();
-        let items = match list.into_inner() {
-            Node::Array(items) => items,
-            node => vec![Spanned::new(span, node)],
+        let (items, one_text) = match list.into_inner() {
+            Node::Array(items) => (items, false),
+            node => (vec![Spanned::new(span.clone(), node)], true),
         };
         let mut texts = Vec::new();
         for item in items {
             let Located { text, span, inline, file } = self.text_expecting(key, Some(item), EXPECTED)?;
-            let several = if inline { vec![text.as_str()] } else { split(&text) };
+            let several = if one_text && !inline { split(&text) } else { vec![text.as_str()] };
             texts.extend(several.into_iter().map(|text| Located {
                 text: text.to_owned(),
                 span: span.clone(),
@@ -82,7 +112,8 @@ impl Reader<'_> {
     fn text_expecting(&mut self, key: &str, value: Value, expected: &str) -> Option<Located> {
         let value = value?;
         let span = value.span();
-        let inline = !self.sources.is_variable(&span);
+        let inline =
+            !self.sources.is_variable(&span) && !self.sources.original(&span).is_some_and(is_only_variables);
         if let Some(path) = value.get_ref().as_file() {
             let text = self.read_file(key, path, &span)?;
             let file = self.resolve_path(Path::new(path), &span);
@@ -94,7 +125,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text that `check` accepts; its error says what is expected.
+    /// A text that `check` accepts; its error says what is expected, without quoting the text.
     pub(super) fn checked(
         &mut self,
         key: &str,
@@ -103,7 +134,7 @@ impl Reader<'_> {
     ) -> Option<String> {
         let Located { text, span, .. } = self.text(key, value)?;
         let checked = check(&text).map(|()| text);
-        checked.map_err(|expected| self.problem(&span, key, expected, "Correct the name")).ok()
+        checked.map_err(|expected| self.record(&span, key, &expected, "Correct the name")).ok()
     }
 
     /// A whole number within a range.
@@ -163,26 +194,16 @@ impl Reader<'_> {
         })?;
         if !(least..=MOST).contains(&duration) {
             let (least, most) = (units::format_duration(least), units::format_duration(MOST));
-            self.problem(
-                &span,
-                key,
-                "out of range",
-                format!("Set it to at least {least} and at most {most}"),
-            );
+            let remedy = format!("Set it to at least {least} and at most {most}");
+            self.record(&span, key, "out of range", remedy);
             return None;
         }
         Some(duration)
     }
 
-    /// The same for a key that `false` or an empty text switches off.
+    /// The same for a key that can be switched off.
     pub(super) fn duration_or_off(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
-        let off = match value.as_ref()?.get_ref() {
-            Node::Boolean(on) => !on,
-            // in a variable, `false` is text
-            Node::Text(text) => text.is_empty() || text == "false",
-            _ => false,
-        };
-        if off { None } else { self.duration(key, value, least) }
+        if is_off(value.as_ref()?.get_ref()) { None } else { self.duration(key, value, least) }
     }
 
     /// A size in bytes, at least 1.
@@ -196,6 +217,11 @@ impl Reader<'_> {
         };
         let size = size.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
         size.or_else(|| self.expected(key, &span, &format!("{SIZE_FORM}, and more than 0")))
+    }
+
+    /// The same for a key that can be switched off.
+    pub(super) fn size_or_off(&mut self, key: &str, value: Value) -> Option<usize> {
+        if is_off(value.as_ref()?.get_ref()) { None } else { self.size(key, value) }
     }
 
     /// One of a few words.
@@ -219,7 +245,7 @@ impl Reader<'_> {
         self.choice(key, value, choices).unwrap_or(default)
     }
 
-    /// A name, or `Some(None)` for `false` and for an empty text, which switch it off.
+    /// A text, or `Some(None)` if it is switched off, as [`is_off`] says; in the file, `"false"` is a text like any other.
     pub(super) fn text_or_off(&mut self, key: &str, value: Value) -> Option<Option<Located>> {
         if matches!(value.as_ref().map(Spanned::get_ref), Some(Node::Boolean(false))) {
             return Some(None);
@@ -309,7 +335,7 @@ impl Reader<'_> {
     }
 
     fn expected<T>(&mut self, key: &str, span: &Range<usize>, expected: &str) -> Option<T> {
-        self.problem(span, key, format!("expected {expected}"), "Correct the value");
+        self.record(span, key, &format!("expected {expected}"), "Correct the value");
         None
     }
 
@@ -322,8 +348,17 @@ impl Reader<'_> {
             Node::Array(_) => "an array",
             Node::Other(kind) => kind,
         };
-        self.problem(span, key, format!("expected {expected}, found {found}"), "Correct the value");
+        self.record(span, key, &format!("expected {expected}, found {found}"), "Correct the value");
         None
+    }
+}
+
+/// Whether a value switches its key off: `false`, which is text in a variable, or an empty text.
+fn is_off(node: &Node) -> bool {
+    match node {
+        Node::Boolean(on) => !on,
+        Node::Text(text) => text.is_empty() || text == "false",
+        _ => false,
     }
 }
 

@@ -164,7 +164,7 @@ pub(super) fn check_positions(reader: &mut Reader<'_>, shards: &Shards, position
         reader.problems.push(
             super::source::Place::Nowhere,
             "`shards.count` is more than 1, and `delivery.positions_topic` is switched off: shards record their handover there",
-            "Remove `positions_topic = \"\"`",
+            "Remove `positions_topic = false`",
         );
     }
 }
@@ -177,13 +177,14 @@ pub(super) fn check_names(reader: &mut Reader<'_>, shards: &Shards, name: &str, 
     let shard = Shard { number: shards.count - 1, of: shards.count };
     let (slot, publication) =
         (shard_object(&postgres.slot, shard), shard_object(&postgres.publication, shard));
-    for (key, checked, long) in [
-        ("postgres.slot", check_slot(&slot), slot.as_str()),
-        ("postgres.publication", check_name(&publication), publication.as_str()),
-        ("name", check_router_name(&name_of(name, shard)), name),
+    // the value may be that of a variable, so it is not shown
+    for (key, checked, added) in [
+        ("postgres.slot", check_slot(&slot), suffix(shard)),
+        ("postgres.publication", check_name(&publication), suffix(shard)),
+        ("name", check_router_name(&name_of(name, shard)), name_of("", shard)),
     ] {
         if let Err(expected) = checked {
-            let what = format!("`{key}`: with shards it becomes {long}: {expected}");
+            let what = format!("`{key}`: shards add {added} to it: {expected}");
             reader.problems.push(super::source::Place::Nowhere, what, "Choose a shorter one");
         }
     }

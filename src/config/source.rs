@@ -3,6 +3,7 @@
 //! The parsed tree only has byte ranges of the file. Values from the environment get ranges beyond the end of the file, so that
 //! both can be in one tree.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,32 @@ pub(super) struct Sources<'a> {
     path: Option<&'a Path>,
     text: &'a str,
     variables: Vec<String>,
+    /// The ranges of the file's values into which variables were inserted, or of arrays and tables with such values.
+    inserted: HashMap<Range<usize>, Inserted>,
+    /// The texts of the file into which variables were inserted, as they are written, by their ranges.
+    originals: HashMap<Range<usize>, String>,
+}
+
+/// What became of the variables that a value of the file names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// Their values are part of it, and must not be shown.
+    All,
+    /// One of them is not set, which has been reported.
+    NotAll,
 }
 
 impl<'a> Sources<'a> {
     /// Starts with the file, if there is one; variables are added later.
     pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
         let (path, text) = file.unzip();
-        Self { path, text: text.unwrap_or_default(), variables: Vec::new() }
+        Self {
+            path,
+            text: text.unwrap_or_default(),
+            variables: Vec::new(),
+            inserted: HashMap::new(),
+            originals: HashMap::new(),
+        }
     }
 
     /// Reserves ranges for the variable `name`.
@@ -39,6 +59,26 @@ impl<'a> Sources<'a> {
     /// Whether a value with this range came from the environment.
     pub(super) fn is_variable(&self, span: &Range<usize>) -> bool {
         span.start > self.text.len()
+    }
+
+    /// Records that the value with this range names variables.
+    pub(super) fn add_inserted(&mut self, span: Range<usize>, inserted: Inserted) {
+        self.inserted.insert(span, inserted);
+    }
+
+    /// Whether the value with this range names variables of the environment.
+    pub(super) fn inserted(&self, span: &Range<usize>) -> Option<Inserted> {
+        self.inserted.get(span).copied()
+    }
+
+    /// Records the text with this range as it was before variables were inserted.
+    pub(super) fn add_original(&mut self, span: Range<usize>, text: String) {
+        self.originals.insert(span, text);
+    }
+
+    /// The text with this range before variables were inserted; `None` if it names none.
+    pub(super) fn original(&self, span: &Range<usize>) -> Option<&str> {
+        self.originals.get(span).map(String::as_str)
     }
 
     /// The place of this range, for a message.
@@ -100,9 +140,16 @@ impl VariableRanges {
 
 /// A line and column of the file, or a variable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    /// Counted from 1; the column in characters.
-    File { path: PathBuf, line: usize, column: usize },
+pub enum Place {
+    /// In the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+    },
     /// A variable by its full name.
     Variable(String),
     /// Not written anywhere: a default, or a missing value.
@@ -119,28 +166,56 @@ impl fmt::Display for Place {
     }
 }
 
+/// One thing that is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What, without a full stop. It contains no secret.
+    pub what: String,
+    /// What to do about it, without a full stop.
+    pub remedy: String,
+}
+
 /// All problems of a configuration, so that the user can fix them at once.
-#[derive(Default)]
-pub(super) struct Problems(Vec<(Place, String, String)>);
+#[derive(Debug, Default)]
+pub(super) struct Problems(Vec<Problem>);
 
 impl Problems {
     /// Records a problem: its place, what is wrong, and the remedy. Neither sentence ends in a full stop or contains a secret.
     pub(super) fn push(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
-        self.0.push((place, what.into(), remedy.into()));
+        self.0.push(Problem { place, what: what.into(), remedy: remedy.into() });
     }
 
-    /// All problems as one error, in the order of the file, if there are any.
-    pub(super) fn into_result(mut self) -> Result<(), Error> {
-        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-        let Some((place, what, last_remedy)) = self.0.pop() else { return Ok(()) };
-        if self.0.is_empty() {
-            return Err(Error::usage(ErrorCode::Configuration, format!("{place}{what}"), last_remedy));
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All problems, in the order of the file.
+    pub(super) fn into_list(mut self) -> Vec<Problem> {
+        // stable, because problems at one place were found in the order in which they should be read
+        self.0.sort_by(|a, b| a.place.cmp(&b.place));
+        self.0
+    }
+}
+
+impl From<Problems> for Error {
+    fn from(problems: Problems) -> Self {
+        problems.into_list().into()
+    }
+}
+
+/// As one error.
+impl From<Vec<Problem>> for Error {
+    fn from(problems: Vec<Problem>) -> Self {
+        if let [Problem { place, what, remedy }] = problems.as_slice() {
+            return Error::usage(ErrorCode::Configuration, format!("{place}{what}"), remedy.clone());
         }
-        let mut list = format!("The configuration has {} problems:", self.0.len() + 1);
-        for (place, what, remedy) in self.0.into_iter().chain([(place, what, last_remedy)]) {
+        let mut list = format!("The configuration has {} problems:", problems.len());
+        for Problem { place, what, remedy } in problems {
             list.push_str(&format!("\n  {place}{what}. {remedy}"));
         }
-        Err(Error::usage(ErrorCode::Configuration, list, "Correct each of them"))
+        Error::usage(ErrorCode::Configuration, list, "Correct each of them")
     }
 }
 

@@ -220,12 +220,18 @@ impl Template {
 }
 
 /// The position of the `}` that ends an expression; quoted ones do not count.
-fn closing(expression: &str) -> Option<usize> {
+pub(super) fn closing(expression: &str) -> Option<usize> {
     let mut quoted = false;
     expression.char_indices().find_map(|(index, character)| {
         quoted ^= character == '\'';
         (character == '}' && !quoted).then_some(index)
     })
+}
+
+/// Whether `${name}` in the file is a variable of the environment, and not a value of the event.
+pub(super) fn is_variable_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    !name.is_empty() && name.bytes().all(legal) && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
 impl Value {
@@ -284,7 +290,10 @@ impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.parts.iter().try_for_each(|part| match part {
             Part::Text(text) => f.write_str(&text.replace('$', "$$")),
-            Part::Value(value) => write!(f, "${{{value}}}"),
+            Part::Value(value) => match value.to_string() {
+                name if is_variable_name(&name) => write!(f, "${{ {name} }}"),
+                value => write!(f, "${{{value}}}"),
+            },
         })
     }
 }

@@ -4,6 +4,8 @@ mod environment;
 mod example;
 mod files;
 mod routes;
+pub(super) mod schema;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +41,7 @@ fn parse_file(text: &str, env: &Environment) -> Result<Config, String> {
 }
 
 fn good(text: &str, env: &Environment) -> Config {
+    schema::check(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     parse_file(text, env).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -314,7 +317,23 @@ fn messages_for_kafka_properties() {
         "kafka.bootstrap.servers = \"again:9092\"",
         "kafka.queue.buffering.max.kbytes = 1024",
         "kafka.ssl.keystore.password.hunter2 = 1",
+        "kafka.sasl.mechanisms = \"OAUTHBEARER\"",
+        "kafka.sasl.mechanism = \"OAUTHBEARER\"\nkafka.sasl.oauthbearer.method = \"default\"",
     ]));
+}
+
+/// librdkafka reads enumerations and booleans in any case.
+#[test]
+fn oauthbearer_with_a_source_of_tokens_is_accepted() {
+    for source in [
+        "sasl.oauthbearer.method = \"OIDC\"",
+        "enable.sasl.oauthbearer.unsecure.jwt = true",
+        "enable.sasl.oauthbearer.unsecure.jwt = \"True\"",
+        "enable.sasl.oauthbearer.unsecure.jwt = \"T\"",
+        "enable.sasl.oauthbearer.unsecure.jwt = 1",
+    ] {
+        good(&minimal(&format!("kafka.sasl.mechanism = \"OAUTHBEARER\"\nkafka.{source}")), &env());
+    }
 }
 
 #[test]
@@ -397,4 +416,12 @@ fn the_exit_code_is_that_of_a_usage_error() {
     let error = parse(None, &env(), Brokers::Required).map(|_| ()).unwrap_err();
     let crate::error::Error::Definite(definite) = error else { panic!("{error}") };
     assert_eq!(definite.exit, crate::error::Exit::Usage);
+}
+
+#[test]
+fn a_program_and_its_arguments_print_the_password() {
+    let config = super::minimal_with("postgres.password_command = [\"token\", \"a b\"]");
+    let words = ["token", "a b"].map(str::to_owned).to_vec();
+    assert_eq!(config.postgres.conninfo.password, Some(Password::Command(words)));
+    assert!(config.to_redacted_toml().contains("password_command = [\"token\", \"****\"]\n"));
 }

@@ -1,4 +1,4 @@
-//! The codes of refusals. A code is in the message, in `--json`, in the log and in docs/errors.md, so that an operator can search for
+//! The codes of refusals. A code is in the message, in `--json`, in the log and in docs/errors, so that an operator can search for
 //! it. It never changes its meaning, and the number of a code that is gone is not used again.
 
 use std::fmt;
@@ -118,6 +118,7 @@ codes! {
     InputOutput = 2008, "a file, standard input or standard output cannot be read or written", None, "";
     DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
     ContractChange = 2010, "a change of a contract is incompatible", None, "";
+    RouterNotReady = 2011, "no router answers, or it is not ready", Late, WAIT;
     // 3000: slot and position
     SlotMissing = 3001, "the replication slot does not exist", Lost, "if the slot existed before, those committed after the router's last position";
     SlotOfAnotherPlugin = 3002, "the slot uses another output plugin", Lost, UNRETAINED;
@@ -178,6 +179,14 @@ codes! {
     ShardsHandedOver = 7004, "another number of shards has taken over", Late, "the routers of that number send them";
     OtherShardSlots = 7005, "slots of another number of shards exist", Late, "those in these slots wait";
     ShardChangeRefused = 7006, "the number of shards cannot be changed", None, "";
+    // 8000: check --end-to-end
+    EndToEndNotWritten = 8001, "the event of the end-to-end check was not written", None, "";
+    EndToEndNotConfirmed = 8002, "no router has confirmed the event of the end-to-end check", Late, "events wait in the log until the router gets past them";
+    EndToEndNotFound = 8003, "the event of the end-to-end check is not in its topic", None, "";
+    // 8100: a consumer's inbox
+    InboxMissing = 8101, "the database has no inbox", None, "";
+    InboxEventUnknown = 8102, "the inbox has no such event", None, "";
+    InboxEventTaken = 8103, "a worker has the event", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

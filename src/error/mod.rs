@@ -9,6 +9,8 @@ mod remedy;
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 pub use code::{Effect, ErrorCode};
 pub use remedy::{Remedy, Step, shell_word};
 
@@ -27,6 +29,19 @@ impl Peer {
         match self {
             Peer::Postgres => "postgres",
             Peer::Kafka => "kafka",
+        }
+    }
+
+    /// What to do if it cannot be reached.
+    pub fn if_unreachable(self) -> &'static str {
+        match self {
+            Peer::Postgres => {
+                "Check that the server runs and can be reached, and that host and port in `[postgres] url` are correct"
+            }
+            Peer::Kafka => {
+                "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise can be reached from here, \
+                 and security.protocol under `[kafka]`"
+            }
         }
     }
 }
@@ -55,6 +70,11 @@ impl Transient {
             Peer::Postgres => ErrorCode::PostgresUnreachable,
             Peer::Kafka => ErrorCode::KafkaUnreachable,
         }
+    }
+
+    /// As lines for a person, after a command that does not try again.
+    pub fn in_lines(&self) -> String {
+        format!("{}: {self}\n{}", self.code(), Remedy::from(self.peer.if_unreachable()).in_lines())
     }
 
     /// A failure of Postgres, which may have said that it is unavailable.
@@ -199,5 +219,31 @@ impl Error {
 
     fn definite(code: ErrorCode, exit: Exit, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
         Definite { code, exit, what: what.into(), events: code.into(), remedy: remedy.into() }.into()
+    }
+}
+
+/// The keys of a failed command's `--json`, which must not change.
+#[derive(Serialize)]
+struct Json<'a> {
+    error_code: ErrorCode,
+    message: &'a str,
+    effect: Effect,
+    events: String,
+    ways: Remedy,
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (error_code, message, events, ways) = match self {
+            Error::Transient(transient) => {
+                let code = transient.code();
+                (code, &transient.what, code.into(), transient.peer.if_unreachable().into())
+            }
+            Error::Definite(Definite { code, what, events, remedy, .. }) => {
+                (*code, what, events.clone(), remedy.clone())
+            }
+        };
+        let Events { effect, .. } = events;
+        Json { error_code, message, effect, events: events.to_string(), ways }.serialize(serializer)
     }
 }

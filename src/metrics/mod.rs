@@ -1,10 +1,11 @@
 //! The metrics: names, kinds, units and help texts. Names follow semantic versioning.
 //!
-//! The monitor stores their values and renders them.
+//! The monitor stores the values of a router, and `maintain` those of a consumer. `Samples` renders them.
 
 pub(crate) mod histogram;
 
-use ::metrics::Unit;
+use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +37,11 @@ pub struct Metric {
 }
 
 macro_rules! metrics {
-    ($($id:ident = $kind:ident $name:literal $labels:expr, $unit:expr, $help:literal;)*) => {
+    ($prefix:literal; $($id:ident = $kind:ident $name:literal $labels:expr, $unit:expr, $help:literal;)*) => {
         $(
             #[doc = $help]
             pub const $id: Metric = Metric {
-                name: concat!("outbox_router_", $name),
+                name: concat!($prefix, $name),
                 kind: Kind::$kind,
                 unit: $unit,
                 labels: &$labels,
@@ -53,7 +54,48 @@ macro_rules! metrics {
     };
 }
 
+// after the macro, which it uses
+pub mod consumer;
+
+/// Values of metrics, which the exporter renders. It is not the global recorder, so that two routers in one process, and two tests,
+/// do not share counters.
+pub(crate) struct Samples(PrometheusRecorder);
+
+impl Samples {
+    /// Describes these metrics, except histograms, which are rendered without the exporter.
+    pub(crate) fn of(metrics: &[Metric]) -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for metric in metrics {
+            let name = KeyName::from_const_str(metric.name);
+            let help = SharedString::const_str(metric.help);
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(name, metric.unit, help),
+                Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
+                Kind::Histogram => {}
+            }
+        }
+        Samples(recorder)
+    }
+
+    pub(crate) fn counter(&self, metric: &Metric, labels: Vec<Label>) -> Counter {
+        self.0.register_counter(&Key::from_parts(metric.name, labels), &METADATA)
+    }
+
+    pub(crate) fn gauge(&self, metric: &Metric, labels: Vec<Label>) -> Gauge {
+        self.0.register_gauge(&Key::from_parts(metric.name, labels), &METADATA)
+    }
+
+    /// Everything in Prometheus's text format.
+    pub(crate) fn render(&self) -> String {
+        self.0.handle().render()
+    }
+}
+
+/// The exporter does not use it.
+static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
 metrics! {
+    "outbox_router_";
     EVENTS_TOTAL = Counter "events_total" ["topic"], Some(Unit::Count),
         "Events that the broker acknowledged, by topic; topics beyond the first 1,000 under `other`.";
     BYTES_TOTAL = Counter "bytes_total" ["topic"], Some(Unit::Bytes),
@@ -120,7 +162,7 @@ mod tests {
 
     #[test]
     fn names_follow_the_rules_of_prometheus() {
-        for metric in ALL {
+        for metric in ALL.iter().chain(consumer::ALL) {
             let valid = |c: char| c.is_ascii_lowercase() || c == '_';
             assert!(metric.name.chars().all(valid), "{}", metric.name);
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
@@ -130,7 +172,8 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let names: std::collections::BTreeSet<_> = ALL.iter().map(|metric| metric.name).collect();
-        assert_eq!(names.len(), ALL.len());
+        let names: std::collections::BTreeSet<_> =
+            ALL.iter().chain(consumer::ALL).map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len() + consumer::ALL.len());
     }
 }

@@ -1,45 +1,31 @@
-//! Renders the monitors' numbers in Prometheus's text format, with the `metrics` exporter.
-//!
-//! Each rendering uses its own recorder rather than the global one, so that two routers in one process, and two tests, do not
-//! share counters.
+//! Renders the monitors' numbers in Prometheus's text format.
 
-use ::metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+use ::metrics::{Counter, Gauge, Label};
 
 use super::Monitor;
 use super::report::StatusReport;
 use super::state::StateKind;
-use crate::metrics::{self, Kind, Metric, SHARD, histogram};
+use crate::metrics::{self, Metric, SHARD, histogram};
 
 /// The values of `pg_replication_slots.wal_status`, the worst last.
 pub(crate) const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
 /// All metrics of these monitors as text.
 pub(super) fn render(monitors: &[Monitor]) -> String {
-    let recorder = PrometheusBuilder::new().build_recorder();
-    for metric in metrics::ALL {
-        let name = KeyName::from_const_str(metric.name);
-        let help = SharedString::const_str(metric.help);
-        match metric.kind {
-            Kind::Counter => recorder.describe_counter(name, metric.unit, help),
-            Kind::Gauge => recorder.describe_gauge(name, metric.unit, help),
-            // histograms are rendered without the exporter
-            Kind::Histogram => {}
-        }
-    }
+    let all = metrics::Samples::of(metrics::ALL);
     for monitor in monitors {
-        let samples = Samples { recorder: &recorder, shard: monitor.0.shard };
+        let samples = Samples { all: &all, shard: monitor.0.shard };
         let report = monitor.report();
         samples.fill_counters(&report);
         samples.fill_gauges(&report);
     }
     let histograms = monitors.iter().map(|monitor| (monitor.0.shard, &monitor.0.commit_to_ack));
-    recorder.handle().render() + &histogram::render(&metrics::COMMIT_TO_ACK_SECONDS, histograms)
+    all.render() + &histogram::render(&metrics::COMMIT_TO_ACK_SECONDS, histograms)
 }
 
 /// The samples of one monitor.
-struct Samples<'r> {
-    recorder: &'r PrometheusRecorder,
+struct Samples<'a> {
+    all: &'a metrics::Samples,
     /// A label on every metric.
     shard: Option<u32>,
 }
@@ -101,20 +87,17 @@ impl Samples<'_> {
     }
 
     fn counter(&self, metric: &Metric, label: Option<&str>) -> Counter {
-        self.recorder.register_counter(&self.key(metric, label), &METADATA)
+        self.all.counter(metric, self.labels(metric, label))
     }
 
     fn gauge(&self, metric: &Metric, label: Option<&str>) -> Gauge {
-        self.recorder.register_gauge(&self.key(metric, label), &METADATA)
+        self.all.gauge(metric, self.labels(metric, label))
     }
 
     /// A metric has at most one label besides the shard.
-    fn key(&self, metric: &Metric, value: Option<&str>) -> Key {
+    fn labels(&self, metric: &Metric, value: Option<&str>) -> Vec<Label> {
         let own = metric.labels.iter().zip(value).map(|(name, value)| Label::new(*name, value.to_owned()));
         let shard = self.shard.iter().map(|number| Label::new(SHARD, number.to_string()));
-        Key::from_parts(metric.name, shard.chain(own).collect::<Vec<_>>())
+        shard.chain(own).collect()
     }
 }
-
-/// The exporter does not use it.
-static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);

@@ -64,6 +64,7 @@ struct Inner {
     clock: Clock,
     state: Mutex<StateSince>,
     last_iteration_micros: AtomicU64,
+    main_loop_ended: AtomicBool,
     positions: positions::Positions,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
@@ -137,6 +138,11 @@ impl Monitor {
     /// The main loop has run another iteration. Reads the monotonic clock.
     pub fn main_loop_ran(&self) {
         self.0.last_iteration_micros.store(micros(self.0.clock.elapsed()), Relaxed);
+    }
+
+    /// The main loop has ended, and is healthy from now on: other shards of the process go on without it.
+    pub fn main_loop_ended(&self) {
+        self.0.main_loop_ended.store(true, Relaxed);
     }
 
     /// The end of the server's log, according to a message of the stream.
@@ -272,8 +278,11 @@ impl Monitor {
         *lock(&self.0.last_problem) = Some(problem);
     }
 
-    /// Whether the main loop is running, whatever the state of Postgres and Kafka.
+    /// Whether the main loop is running or has ended, whatever the state of Postgres and Kafka.
     pub fn health(&self) -> Probe {
+        if self.0.main_loop_ended.load(Relaxed) {
+            return Probe { ok: true, text: "the main loop has ended".to_owned() };
+        }
         let silence = self.silence();
         let ok = silence <= MAIN_LOOP_TIMEOUT;
         let text = if ok {

@@ -49,6 +49,16 @@ fn healthy_while_the_main_loop_runs_whatever_the_state() {
 }
 
 #[test]
+fn a_main_loop_that_has_ended_is_not_stuck() {
+    let (ended, clock) = Monitor::for_test("shop/0");
+    let (running, _) = Monitor::for_test("shop/1");
+    ended.main_loop_ended();
+    clock.advance(secs(60));
+    assert!(ended.snapshot().healthy);
+    assert!(Monitors::for_shards("shop", vec![ended, running]).health().ok);
+}
+
+#[test]
 fn a_new_reason_for_the_same_state_keeps_its_since() {
     let (monitor, clock) = Monitor::for_test("r");
     let down = |reason: &str| State::Reconnecting { peer: Peer::Postgres, reason: reason.to_owned() };

@@ -2,7 +2,7 @@
 
 use pg_logical::conninfo::ConnInfo;
 
-use crate::error::{Remedy, Step, shell_word};
+use crate::error::{Error, ErrorCode, Remedy, Step, shell_word};
 
 /// `outbox-router init` for the server, the database and the role of `router`. Only the administrator has to be filled in.
 pub fn init_command(router: &ConnInfo) -> String {
@@ -29,15 +29,25 @@ pub fn init_remedy(why: &str, router: &ConnInfo) -> Remedy {
         .typing(init_command(router))])
 }
 
+/// Refuses a server whose `wal_level` is not logical.
+pub fn check_wal_level(wal_level: &str) -> Result<(), Error> {
+    if wal_level == "logical" {
+        return Ok(());
+    }
+    let what = format!("wal_level is {wal_level}, and logical replication needs logical");
+    Err(Error::refused(ErrorCode::WalLevel, what, set_wal_level()))
+}
+
 /// How to set `wal_level`.
-pub fn wal_level() -> Remedy {
+pub fn set_wal_level() -> Remedy {
     Remedy::steps([Step::new("As a superuser set wal_level, and restart Postgres")
         .sql("ALTER SYSTEM SET wal_level = logical")])
     .or(
         "On a managed service",
         [Step::new(
             "On Amazon RDS and Aurora set rds.logical_replication = 1 in the parameter group, on Cloud SQL the flag \
-             cloudsql.logical_decoding, and reboot",
+             cloudsql.logical_decoding, on Azure the server parameter wal_level, and restart. On Neon switch on logical \
+             replication in the settings of the project",
         )],
     )
 }

@@ -7,6 +7,7 @@
 //!    +--> watch                    a second session that checks meanwhile
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> dead_letters             the events that could not be sent
+//!    +--> inbox                    the events of a consumer
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -18,6 +19,7 @@ pub mod bookmarks;
 pub mod catalog;
 pub mod dead_letters;
 pub mod heartbeat;
+pub mod inbox;
 pub mod row_filter;
 pub mod slot_functions;
 pub mod slot_headroom;

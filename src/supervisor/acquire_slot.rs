@@ -8,7 +8,7 @@ use super::connections::keep_alive;
 use super::session_state::SessionState;
 use super::stored_state;
 use crate::config::{Config, Postgres};
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
 use crate::postgres::administrator;
 use crate::postgres::catalog::{self, Catalog, Missing, Slot};
@@ -46,13 +46,7 @@ pub(super) async fn acquire_slot(
 ) -> Result<Acquired, Error> {
     let missing = if state.was_active { Missing::WhileRunning } else { Missing::AtStart };
     let wal_level = catalog_session.query_one("SHOW wal_level").await?.unwrap_or_default();
-    if wal_level != "logical" {
-        return Err(Error::refused(
-            ErrorCode::WalLevel,
-            format!("wal_level is {wal_level}, and logical replication needs logical"),
-            administrator::wal_level(),
-        ));
-    }
+    administrator::check_wal_level(&wal_level)?;
     let mut wait = SlotWait {
         before: monitor.current_state(),
         since: Instant::now(),

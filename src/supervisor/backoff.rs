@@ -10,7 +10,7 @@ use crate::error::{Peer, Transient};
 /// Doubles from 50 ms to one second with jitter and without end, so that the router finds a recovered server within two seconds.
 /// A successful session resets it.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     delays: Option<ExponentialBackoff>,
     /// The failures logged since the last success, and when.
     logged: HashMap<(Peer, String), Instant>,
@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 const REMINDER: Duration = Duration::from_secs(600);
 
 impl Backoff {
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let delays = self.delays.get_or_insert_with(|| {
             ExponentialBuilder::default()
                 .with_min_delay(Duration::from_millis(50))
@@ -39,14 +39,14 @@ impl Backoff {
     }
 
     /// Forgets all failures after a success.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.delays = None;
         self.logged.clear();
     }
 
     /// Logs a failure once, and again after [`REMINDER`] or if the log has reported success since (`reported_ok`). Returns
     /// whether it is a repetition.
-    pub(super) fn log(&mut self, failure: &Transient, reported_ok: bool) -> bool {
+    pub(crate) fn log(&mut self, failure: &Transient, reported_ok: bool) -> bool {
         if self.logged.len() >= MAX_FAILURES {
             self.logged.clear();
         }

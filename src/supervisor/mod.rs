@@ -1,7 +1,7 @@
 //! Runs sessions one after another, and decides after each failure whether to retry or to stop with an error.
 
 mod acquire_slot;
-mod backoff;
+pub(crate) mod backoff;
 pub(crate) mod connections;
 pub(crate) mod resume_facts;
 mod session;

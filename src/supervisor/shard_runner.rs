@@ -43,11 +43,12 @@ pub async fn run_all(
     let (ended, mut ends) = mpsc::unbounded_channel();
     let mut threads = Vec::new();
     for router in routers {
-        let (ended, stop_it) = (ended.clone(), stop.clone());
+        let (ended, stop_it, monitor) = (ended.clone(), stop.clone(), router.monitor.clone());
         let name = router.config.shard.map_or_else(String::new, |shard| format!("shard {}", shard.number));
         let work = move || {
             // a panic would end this thread alone, and the other shards would go on
             let end = catch_unwind(AssertUnwindSafe(|| run_shard(router, options, stop_it)));
+            monitor.main_loop_ended();
             // the receiver is gone only if the process has given up
             let _ = ended.send(end.unwrap_or_else(|_| Err(shard_panicked())));
         };

@@ -136,7 +136,7 @@ async fn checkpoints_are_written_again_after_their_topic_was_deleted() {
     let mut router = Router::active(&settings).await;
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
-    assert_eq!(kafka.topic_setting(&topic, "cleanup.policy").await, "compact");
+    kafka.wait_for_setting(&topic, "cleanup.policy", "compact").await;
     kafka.delete_topic(&topic).await;
     outbox.insert("order", "a", "{\"n\": 2}").await;
     router.logs("positions are written again").await;

@@ -1,10 +1,12 @@
 //! The positions topic does not acknowledge a checkpoint, because it has no leader or too few replicas in sync. The slot does not
 //! advance, and the router says why, as it does for records.
 
+use crate::bulk_reads::PG_HBA;
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::postgres::PrivatePostgres;
 use crate::support::private_cluster::PrivateCluster;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
@@ -14,6 +16,10 @@ const EXACTLY_ONCE: &str = "exactly-once";
 
 /// The broker that is killed.
 const VICTIM: i32 = 3;
+
+/// What is wrong with a topic that is only on the victim, or on another broker too.
+const NO_LEADER: &str = "has no leader";
+const TOO_FEW_REPLICAS: &str = "has 1 of 2 replicas in sync, and min.insync.replicas is 2";
 
 /// Waits until status, readiness and log name the positions topic and its problem.
 async fn is_explained(router: &mut Router, outbox: &Outbox, problem: &str) {
@@ -38,19 +44,27 @@ fn positions_topic(outbox: &Outbox) -> String {
     format!("positions-{}", outbox.name)
 }
 
-/// Three brokers. The topic of the events is on the first two. The positions topic is on `positions_on` and needs all of these.
-struct Setup {
+/// Postgres is private because the slots do not advance while the broker is away: on a shared server the routers would have to read
+/// again what all other tests write in that time.
+struct Servers {
+    postgres: PrivatePostgres,
     cluster: PrivateCluster,
+}
+
+/// One router. The topic of its events is on the first two brokers. Its positions topic is on `positions_on`, and needs all of these
+/// in sync.
+struct Case {
     outbox: Outbox,
     kafka: Kafka,
     mode: &'static str,
     settings: Settings,
+    /// What is wrong with the positions topic while the third broker is away.
+    problem: &'static str,
 }
 
-impl Setup {
-    async fn new(mode: &'static str, positions_on: &[i32]) -> Self {
-        let cluster = PrivateCluster::start().await;
-        let (outbox, kafka) = (Outbox::new().await, cluster.client());
+impl Case {
+    async fn new(servers: &Servers, mode: &'static str, positions_on: &[i32]) -> Self {
+        let (outbox, kafka) = (Outbox::on(&servers.postgres.url()).await, servers.cluster.client());
         kafka.create_topic_on(&outbox.topic("order"), &[1, 2], &[]).await;
         let (positions, needed) = (positions_topic(&outbox), positions_on.len().to_string());
         let config = [("cleanup.policy", "compact"), ("min.insync.replicas", needed.as_str())];
@@ -58,22 +72,35 @@ impl Setup {
         let settings = Settings::new(&outbox, &kafka)
             .set("delivery.mode", mode)
             .set("delivery.positions_topic", positions);
-        Setup { cluster, outbox, kafka, mode, settings }
+        let problem = if positions_on == [VICTIM] { NO_LEADER } else { TOO_FEW_REPLICAS };
+        Case { outbox, kafka, mode, settings, problem }
+    }
+
+    /// One whose transactions last 20 seconds. `with_coordinator`: the killed broker coordinates every other transaction, so that
+    /// another broker has to take over.
+    async fn with_short_transactions(servers: &Servers, with_coordinator: bool) -> Self {
+        let mut case = Self::new(servers, EXACTLY_ONCE, &[1, VICTIM]).await;
+        let names: Vec<_> = (0..200).map(|n| format!("{}-{n}", case.outbox.name)).collect();
+        let ids: Vec<_> = names.iter().flat_map(|name| [format!("{name}.0"), format!("{name}.1")]).collect();
+        let coordinators = case.kafka.coordinators(&ids).await;
+        let wanted = |both: &[i32]| both.contains(&VICTIM) == with_coordinator;
+        let name = names[coordinators.chunks(2).position(wanted).unwrap()].as_str();
+        case.settings = case.settings.set("name", name).set("kafka.'transaction.timeout.ms'", 20_000);
+        case
     }
 
     /// A router that has delivered three events.
-    async fn router(&self, settings: &Settings) -> Router {
-        let router = Router::active(settings).await;
+    async fn router(&self) -> Router {
+        let router = Router::active(&self.settings).await;
         self.outbox.insert_numbers("order", "a", 1..4).await;
         self.outbox.all_confirmed().await;
         router
     }
 
-    /// Kills the broker that the positions topic needs, and waits until the router explains it.
-    async fn kill_broker(&self, router: &mut Router, problem: &str) {
-        self.cluster.kill(VICTIM);
+    /// Waits until the router explains that the broker is away, and checks that it confirms nothing.
+    async fn waits(&self, router: &mut Router) {
         self.outbox.insert_numbers("order", "a", 4..7).await;
-        is_explained(router, &self.outbox, problem).await;
+        is_explained(router, &self.outbox, self.problem).await;
         if self.mode == AT_LEAST_ONCE {
             // events are still delivered
             self.outbox.insert_numbers("order", "a", 7..10).await;
@@ -84,16 +111,22 @@ impl Setup {
         assert!(self.outbox.confirmed().await < waiting);
     }
 
-    /// Restarts the broker, and checks log and records.
-    async fn recovers(&self, mut router: Router, problem: &str) {
-        self.cluster.start_again(VICTIM);
+    /// Checks what the router has logged while the broker is away.
+    fn has_explained(&self, router: &Router) {
+        let log = router.log();
+        assert!(!log.contains("__transaction_state"), "{log}");
+        let warned =
+            log.lines().filter(|line| line.contains(" WARN ") && line.contains(self.problem)).count();
+        // the end of a session may repeat the reason, and `blocked` has two topics
+        assert!((1..=3).contains(&warned), "{warned}: {log}");
+    }
+
+    /// Checks log and records once the broker is back.
+    async fn recovers(&self, mut router: Router) {
         self.outbox.all_confirmed().await;
         router.ready().await;
         let log = router.stop().await.log;
-        assert!(!log.contains("__transaction_state") && !log.contains("did not fit into"), "{log}");
-        let warned = log.lines().filter(|line| line.contains(" WARN ") && line.contains(problem)).count();
-        // the end of a session may repeat the reason, and the metadata may change in between
-        assert!((1..=3).contains(&warned), "{warned}: {log}");
+        assert!(!log.contains("did not fit into"), "{log}");
         let records = if self.mode == EXACTLY_ONCE {
             self.kafka.committed(&self.outbox.name).await.unwrap()
         } else {
@@ -103,100 +136,75 @@ impl Setup {
     }
 }
 
-async fn explained(mode: &'static str, positions_on: &[i32], problem: &str) {
-    let setup = Setup::new(mode, positions_on).await;
-    let mut router = setup.router(&setup.settings).await;
-    setup.kill_broker(&mut router, problem).await;
-    setup.recovers(router, problem).await;
-}
-
-/// A router starts while the broker is away.
-async fn explained_at_the_start(mode: &'static str) {
-    const PROBLEM: &str = "has no leader";
-    let setup = Setup::new(mode, &[VICTIM]).await;
-    setup.router(&setup.settings).await.stop().await;
-    setup.cluster.kill(VICTIM);
-    setup.outbox.insert_numbers("order", "a", 4..7).await;
-    let mut router = Router::start(&setup.settings);
-    is_explained(&mut router, &setup.outbox, PROBLEM).await;
-    setup.recovers(router, PROBLEM).await;
-}
-
+/// All cases share one cluster, because three brokers take a long time to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_without_a_leader_are_explained_in_at_least_once() {
-    explained(AT_LEAST_ONCE, &[VICTIM], "has no leader").await;
-}
+async fn unacknowledged_checkpoints_are_explained() {
+    let servers = Servers {
+        postgres: PrivatePostgres::start(PG_HBA, &[]).await,
+        cluster: PrivateCluster::start().await,
+    };
+    let mut running = Vec::new();
+    for (mode, positions_on) in
+        [(AT_LEAST_ONCE, &[VICTIM][..]), (EXACTLY_ONCE, &[VICTIM]), (AT_LEAST_ONCE, &[1, VICTIM])]
+    {
+        let case = Case::new(&servers, mode, positions_on).await;
+        running.push((case.router().await, case));
+    }
+    // the router keeps explaining after the transaction has timed out, while its abort waits for the same topic
+    let mut timed_out = Vec::new();
+    for with_coordinator in [false, true] {
+        let case = Case::with_short_transactions(&servers, with_coordinator).await;
+        timed_out.push((case.router().await, case));
+    }
+    // events are blocked by their own topic, so the reason must name that one
+    let blocked = Case::new(&servers, AT_LEAST_ONCE, &[VICTIM]).await;
+    let topic = blocked.outbox.topic("bill");
+    blocked.kafka.create_topic_on(&topic, &[VICTIM], &[]).await;
+    let mut blocked_router = blocked.router().await;
+    blocked.outbox.insert("bill", "b", "{\"n\": 1}").await;
+    blocked.outbox.all_confirmed().await;
+    // the router starts while the broker is away
+    let mut starting = Vec::new();
+    for mode in [AT_LEAST_ONCE, EXACTLY_ONCE] {
+        let case = Case::new(&servers, mode, &[VICTIM]).await;
+        case.router().await.stop().await;
+        starting.push(case);
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_without_a_leader_are_explained_in_exactly_once() {
-    explained(EXACTLY_ONCE, &[VICTIM], "has no leader").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_with_too_few_replicas_are_explained_in_at_least_once() {
-    explained(AT_LEAST_ONCE, &[1, VICTIM], "has 1 of 2 replicas in sync, and min.insync.replicas is 2").await;
-}
-
-/// Events are blocked by their own topic, so the reason must name that one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_do_not_hide_why_events_are_blocked() {
-    const PROBLEM: &str = "has no leader";
-    let setup = Setup::new(AT_LEAST_ONCE, &[VICTIM]).await;
-    setup.kafka.create_topic_on(&setup.outbox.topic("bill"), &[VICTIM], &[]).await;
-    let mut router = setup.router(&setup.settings).await;
-    setup.outbox.insert("bill", "b", "{\"n\": 1}").await;
-    setup.outbox.all_confirmed().await;
-    setup.kill_broker(&mut router, PROBLEM).await;
-    setup.outbox.insert("bill", "b", "{\"n\": 2}").await;
-    let topic = setup.outbox.topic("bill");
-    router
+    servers.cluster.kill(VICTIM);
+    for (router, case) in running.iter_mut().chain(&mut timed_out) {
+        case.waits(router).await;
+    }
+    blocked.waits(&mut blocked_router).await;
+    blocked.outbox.insert("bill", "b", "{\"n\": 2}").await;
+    blocked_router
         .shows("the reason names the topic of the events", |status| {
             let reason = status["reason"].as_str()?;
-            (reason.contains(&topic) && reason.contains(PROBLEM)).then_some(())
+            (reason.contains(&topic) && reason.contains(NO_LEADER)).then_some(())
         })
         .await;
-    router.logs("nothing is acknowledged; events wait in Postgres").await;
-    setup.recovers(router, PROBLEM).await;
-}
+    blocked_router.logs("nothing is acknowledged; events wait in Postgres").await;
+    running.push((blocked_router, blocked));
+    for case in starting {
+        case.outbox.insert_numbers("order", "a", 4..7).await;
+        let mut router = Router::start(&case.settings);
+        is_explained(&mut router, &case.outbox, case.problem).await;
+        running.push((router, case));
+    }
+    for (router, case) in &mut timed_out {
+        router
+            .shows("events wait for longer than the transaction lasts", |status| {
+                (status["lag"]["seconds"].as_f64()? > 45.0).then_some(())
+            })
+            .await;
+        is_explained(router, &case.outbox, case.problem).await;
+    }
+    for (router, case) in running.iter().chain(&timed_out) {
+        case.has_explained(router);
+    }
 
-/// The router keeps explaining after the transaction has timed out, while its abort waits for the same topic. `with_coordinator`:
-/// the killed broker coordinates every other transaction, so that another broker has to take over.
-async fn explained_beyond_the_timeout(with_coordinator: bool) {
-    const PROBLEM: &str = "has 1 of 2 replicas in sync, and min.insync.replicas is 2";
-    let setup = Setup::new(EXACTLY_ONCE, &[1, VICTIM]).await;
-    let names: Vec<_> = (0..200).map(|n| format!("{}-{n}", setup.outbox.name)).collect();
-    let ids: Vec<_> = names.iter().flat_map(|name| [format!("{name}.0"), format!("{name}.1")]).collect();
-    let coordinators = setup.kafka.coordinators(&ids).await;
-    let wanted = |both: &[i32]| both.contains(&VICTIM) == with_coordinator;
-    let name = names[coordinators.chunks(2).position(wanted).unwrap()].as_str();
-    let settings = setup.settings.clone().set("name", name).set("kafka.'transaction.timeout.ms'", 20_000);
-    let mut router = setup.router(&settings).await;
-    setup.kill_broker(&mut router, PROBLEM).await;
-    router
-        .shows("events wait for longer than the transaction lasts", |status| {
-            (status["lag"]["seconds"].as_f64()? > 45.0).then_some(())
-        })
-        .await;
-    is_explained(&mut router, &setup.outbox, PROBLEM).await;
-    setup.recovers(router, PROBLEM).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_with_too_few_replicas_are_explained_in_exactly_once() {
-    explained_beyond_the_timeout(false).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_are_explained_when_the_coordinator_is_gone_too() {
-    explained_beyond_the_timeout(true).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_without_a_leader_are_explained_at_the_start_in_at_least_once() {
-    explained_at_the_start(AT_LEAST_ONCE).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unacknowledged_checkpoints_without_a_leader_are_explained_at_the_start_in_exactly_once() {
-    explained_at_the_start(EXACTLY_ONCE).await;
+    servers.cluster.start_again(VICTIM);
+    for (router, case) in running.into_iter().chain(timed_out) {
+        case.recovers(router).await;
+    }
 }

@@ -109,5 +109,5 @@ async fn run_warns_once_of_a_positions_topic_that_deletes_checkpoints() {
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("deletes old checkpoints")).collect();
     assert_eq!(warnings.len(), 1, "{log}");
     type_kafka_configs(warnings[0]);
-    assert_eq!(kafka.topic_setting(&positions, "cleanup.policy").await, "compact");
+    kafka.wait_for_setting(&positions, "cleanup.policy", "compact").await;
 }

@@ -3,6 +3,9 @@
 // tests fail by panicking
 #![allow(clippy::panic)]
 
+mod blocks;
+mod book;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +34,8 @@ fn read(name: &str) -> String {
 /// All Markdown files in these places, except what is generated or fetched.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
-    let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("CHANGELOG.md")];
+    let mut pages: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root.join(name)).into();
     let mut folders =
         vec![root.join("docs"), root.join("examples"), root.join("crates"), root.join("packaging")];
     while let Some(folder) = folders.pop() {
@@ -87,17 +91,6 @@ fn every_link_leads_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-#[test]
-fn every_page_is_in_the_map() {
-    let map = read("README.md");
-    let folder = Path::new(ROOT).join("docs");
-    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let missing: Vec<_> =
-        names.filter(|name| name.ends_with(".md") && !map.contains(&format!("(docs/{name})"))).collect();
-    assert!(missing.is_empty(), "README.md does not link to {missing:?}");
-}
-
 /// The keys of the example file, such as `delivery.window.bytes`. Its comments with two more spaces show keys without a default.
 fn keys_of_the_example() -> BTreeSet<String> {
     let (mut section, mut keys) = (String::new(), BTreeSet::new());
@@ -106,7 +99,12 @@ fn keys_of_the_example() -> BTreeSet<String> {
             name.clone_into(&mut section);
         }
         let Some((key, _)) = line.trim_start_matches(['#', ' ']).split_once(" = ") else { continue };
-        if section == "kafka" || key.contains(' ') || key.contains("headers.") || key == "match" {
+        if section == "kafka"
+            || key.contains(' ')
+            || key.contains("headers.")
+            || key.contains("extensions.")
+            || key == "match"
+        {
             continue;
         }
         let is_of_a_rule = section == "route" && matches!(key, "drop");
@@ -135,18 +133,24 @@ fn every_key_is_in_the_reference() {
 
 #[test]
 fn every_metric_is_in_the_reference() {
-    let (source, reference) = (read("src/metrics/mod.rs"), read("docs/monitoring.md"));
+    metrics_are_in("src/metrics/mod.rs", "docs/monitoring.md", 20);
+    metrics_are_in("src/metrics/consumer.rs", "docs/inbox-operations.md", 10);
+}
+
+/// Compares a file that defines at least `least` metrics with their reference.
+fn metrics_are_in(source: &str, page: &str, least: usize) {
+    let (source, reference) = (read(source), read(page));
     let named = source.lines().filter_map(|line| {
         let (_, rest) = line.split_once(" = ")?;
         let (kind, rest) = rest.split_once(" \"")?;
         matches!(kind, "Gauge" | "Counter" | "Histogram").then(|| rest.split('"').next())?
     });
     let named: Vec<_> = named.collect();
-    assert!(named.len() > 20, "{named:?}");
+    assert!(named.len() > least, "{named:?}");
     let has =
         |name: &&str| reference.contains(&format!("`{name}`")) || reference.contains(&format!("`{name}{{"));
     let missing: Vec<_> = named.into_iter().filter(|name| !has(name)).collect();
-    assert!(missing.is_empty(), "docs/monitoring.md lacks {missing:?}");
+    assert!(missing.is_empty(), "{page} lacks {missing:?}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ async fn exactly_once_without_write_permission_waits_for_it_and_names_it() {
             })
             .await;
         assert_eq!(router.get("/readyz").unwrap().0, 503);
-        router.logs(&format!("{named}. Grant the router's principal WRITE")).await;
+        router.logs(&format!("lacks WRITE on the topic {named}")).await;
         acl(&broker, "--add", &["Write"], &topic, pattern);
         outbox.all_confirmed().await;
         router.ready().await;

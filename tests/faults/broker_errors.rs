@@ -54,34 +54,44 @@ async fn broker_errors_that_end_the_producer_lose_and_reorder_nothing() {
     }
 }
 
-/// A producer requests a producer id before its first record. The router logs `says` when the first request is refused, and
-/// recovers.
-async fn producer_id_refused(settings: impl FnOnce(Settings) -> Settings, says: &str) {
+/// A producer requests a producer id before its first record. The next `times` requests are refused.
+async fn producer_id_refused(times: usize) -> (Outbox, Mock) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(1));
     mock.create_topic(&outbox.topic("order"), 2, 1);
-    let kafka = mock.client();
-    let refused = [RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 2];
+    let refused = vec![RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; times];
     mock.cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
     outbox.insert_numbers("order", "a", 1..11).await;
-    let mut router = Router::start(&settings(Settings::new(&outbox, &kafka)));
-    router.logs(says).await;
+    (outbox, mock)
+}
+
+const NO_RIGHT_TO_WRITE: &str = "neither WRITE on any topic nor IDEMPOTENT_WRITE on the cluster";
+
+/// That producer has failed for good, but no delivery report says so.
+#[tokio::test]
+async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
+    let (outbox, mock) = producer_id_refused(2).await;
+    let kafka = mock.client();
+    // with checkpoints, their producer would send the first request
+    let settings = Settings::new(&outbox, &kafka).set("delivery.positions_topic", false);
+    let mut router = Router::start(&settings);
+    router.logs(NO_RIGHT_TO_WRITE).await;
     outbox.all_confirmed().await;
     router.ready().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
-/// That producer has failed for good, but no delivery report says so.
+/// The router starts no session before it has written a checkpoint, and it starts again once it has the right.
 #[tokio::test]
-async fn broker_errors_that_end_the_producer_before_its_first_record_are_noticed() {
-    // with checkpoints, their producer would send the first request
-    let settings = |settings: Settings| settings.set("delivery.positions_topic", "");
-    producer_id_refused(settings, "the brokers do not let the router write to any topic").await;
-}
-
-/// The router starts no session before it has written a checkpoint.
-#[tokio::test]
-async fn broker_errors_that_end_the_producer_of_checkpoints_are_waited_out() {
-    let says = "the position cannot be written to the topic outbox-router.positions";
-    producer_id_refused(|settings| settings, says).await;
+async fn broker_errors_that_end_the_producer_of_checkpoints_end_the_start() {
+    let (outbox, mock) = producer_id_refused(20).await;
+    let kafka = mock.client();
+    let settings = Settings::new(&outbox, &kafka);
+    let refused = Router::start(&settings).exits(1).await;
+    refused.says(&["the position cannot be written to the topic outbox-router.positions", NO_RIGHT_TO_WRITE]);
+    mock.cluster.clear_request_errors(RDKafkaApiKey::InitProducerId);
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

@@ -15,7 +15,11 @@ const BOUND: u64 = 64 << 20;
 #[tokio::test]
 async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let router = Router::active(&Settings::new(&outbox, &kafka).set("postgres.catch_up", "stream")).await;
+    // on a busy machine, decoding a large transaction delays the server's keepalives
+    let settings = Settings::new(&outbox, &kafka)
+        .set("postgres.wal_sender_timeout", "60s")
+        .set("postgres.catch_up", "stream");
+    let router = Router::active(&settings).await;
     let mut client = outbox.client().await;
     let transaction = client.transaction().await.unwrap();
     let insert = format!(
@@ -45,7 +49,7 @@ async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     // the first broker stays up, so the router still gets metadata
     mock.create_topic(&outbox.topic("large"), partitions, 2);
-    // on a busy machine, decoding millions of changes of one transaction delays the server's keepalives
+    // see above
     let settings = Settings::new(&outbox, &mock.client())
         .set("postgres.wal_sender_timeout", "60s")
         .set("postgres.catch_up", "stream");
@@ -144,10 +148,11 @@ async fn bounded_memory_of_rows_of_20_and_50_megabytes() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let largest = "60000000";
     kafka.create_topic(&outbox.topic("large"), 1, &[("max.message.bytes", largest)]).await;
-    // a session lost to a timeout on a busy machine would hold a third copy for a moment
+    // a session lost to a timeout on a busy machine would hold a third copy for a moment, and so would a switch to bulk reads
     let settings = Settings::new(&outbox, &kafka)
         .set("kafka.'message.max.bytes'", largest)
-        .set("postgres.wal_sender_timeout", "60s");
+        .set("postgres.wal_sender_timeout", "60s")
+        .set("postgres.catch_up", "stream");
     let router = Router::active(&settings).await;
     outbox.insert("large", "a", "{}").await;
     outbox.all_confirmed().await;

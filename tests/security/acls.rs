@@ -4,13 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use crate::situations::page::keep;
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
-use crate::support::private_kafka::{AUTHORIZING, PrivateKafka};
+use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, tool_arguments};
 use crate::support::process;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
-use crate::support::shared;
 
 /// The principal with all ACLs.
 const ALL: &str = "outbox-router";
@@ -33,11 +34,10 @@ impl Acls {
         let folder = tempfile::tempdir().unwrap();
         // stands in for Kafka's script of that name, with the administrator's credentials
         let tool = folder.path().join("kafka-acls.sh");
-        let java = format!(
-            "#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -cp '{}' org.apache.kafka.tools.AclCommand \"$@\"\n",
-            shared::variable("TEST_KAFKA_CLASSPATH")
-        );
-        fs::write(&tool, java).unwrap();
+        let arguments =
+            tool_arguments("org.apache.kafka.tools.AclCommand").map(|argument| format!("'{argument}'"));
+        let script = format!("#!/bin/sh\nexec java {} \"$@\"\n", arguments.join(" "));
+        fs::write(&tool, script).unwrap();
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
         let admin = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n\
              sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username=\"admin\" password=\"secret\";\n";
@@ -105,34 +105,100 @@ async fn acls_as_printed_are_enough_in_both_modes() {
     }
 }
 
-/// How a router reacts that lacks an operation.
+/// How a router reacts that lacks rights.
 enum Reaction {
-    Exits(i32, &'static str),
+    /// It exits with this code.
+    Exits(i32),
     /// It reports the reason, and waits until the operation is granted.
-    Waits(&'static str),
+    Waits,
     /// It delivers, but learns a topic's limits only from refusals.
     Delivers,
 }
 
-/// Each printed operation except DESCRIBE, which WRITE implies.
-const OPERATIONS: [(&str, &str, Reaction); 7] = [
-    // first, before the topic exists
-    ("positions", "Create", Reaction::Exits(1, "cannot create the topic outbox-router.positions")),
-    ("positions", "Write", Reaction::Exits(1, "the position cannot be written")),
-    ("positions", "Read", Reaction::Exits(1, "cannot read the topic outbox-router.positions")),
-    ("topic", "Write", Reaction::Waits("WRITE")),
-    ("topic", "Create", Reaction::Exits(3, "cannot create the topic")),
-    ("transactional-id", "Write", Reaction::Exits(1, "do not let the router begin transactions")),
-    ("topic", "DescribeConfigs", Reaction::Delivers),
-];
-
-/// The name of the principal that lacks the operation `what` on `on`.
-fn lacking(on: &str, what: &str) -> String {
-    format!("no_{}_{what}", on.replace('-', "_"))
+/// What is taken away, as pairs of resource and operation (`*`: all). What the router says is missing, and on what.
+struct Case {
+    principal: &'static str,
+    mode: &'static str,
+    lacks: &'static [(&'static str, &'static str)],
+    reaction: Reaction,
+    says: [&'static str; 2],
+    /// Whether `check` finds it too.
+    checked: bool,
 }
 
-/// The printed commands, changed so that each of the principals gets all operations but one.
-fn each_lacks_one(commands: &str, principals: &[String]) -> String {
+const POSITIONS: &str = "on the topic outbox-router.positions";
+const TOPIC: &str = "on the topic TOPIC";
+const IDS: &str = "on the transactional ids that begin with NAME.";
+const CLUSTER: &str = "WRITE on any topic nor IDEMPOTENT_WRITE on the cluster";
+
+const fn case(
+    principal: &'static str,
+    mode: &'static str,
+    lacks: &'static [(&'static str, &'static str)],
+    reaction: Reaction,
+    says: [&'static str; 2],
+) -> Case {
+    Case { principal, mode, lacks, reaction, says, checked: false }
+}
+
+const fn checked(case: Case) -> Case {
+    Case { checked: true, ..case }
+}
+
+/// In this order, because the positions topic does not exist at first. WRITE implies DESCRIBE.
+const CASES: &[Case] = &[
+    checked(case(
+        "positions_create",
+        ONCE_OR_MORE,
+        &[("positions", "Create")],
+        Reaction::Exits(1),
+        ["CREATE", POSITIONS],
+    )),
+    case("positions_none", ONCE_OR_MORE, &[("positions", "*")], Reaction::Exits(1), ["DESCRIBE", POSITIONS]),
+    case(
+        "positions_write",
+        ONCE_OR_MORE,
+        &[("positions", "Write")],
+        Reaction::Exits(1),
+        ["WRITE", POSITIONS],
+    ),
+    case("positions_read", ONCE_OR_MORE, &[("positions", "Read")], Reaction::Exits(1), ["READ", POSITIONS]),
+    case("topic_write", ONCE_OR_MORE, &[("topic", "Write")], Reaction::Waits, ["WRITE", TOPIC]),
+    checked(case(
+        "topic_create",
+        ONCE_OR_MORE,
+        &[("topic", "Create")],
+        Reaction::Exits(3),
+        ["CREATE", TOPIC],
+    )),
+    checked(case("topic_none", ONCE_OR_MORE, &[("topic", "*")], Reaction::Exits(3), ["DESCRIBE", TOPIC])),
+    case(
+        "no_write",
+        ONCE_OR_MORE,
+        &[("positions", "Write"), ("topic", "Write")],
+        Reaction::Exits(1),
+        ["has neither", CLUSTER],
+    ),
+    checked(case(
+        "nothing",
+        ONCE_OR_MORE,
+        &[("positions", "*"), ("topic", "*"), ("transactional-id", "*")],
+        Reaction::Exits(1),
+        ["DESCRIBE", POSITIONS],
+    )),
+    case("once_positions_write", ONCE, &[("positions", "Write")], Reaction::Exits(1), ["WRITE", POSITIONS]),
+    case("once_positions_read", ONCE, &[("positions", "Read")], Reaction::Exits(1), ["READ", POSITIONS]),
+    case("once_topic_write", ONCE, &[("topic", "Write")], Reaction::Waits, ["WRITE", TOPIC]),
+    case("once_ids_write", ONCE, &[("transactional-id", "Write")], Reaction::Exits(1), ["WRITE", IDS]),
+    case("once_ids_none", ONCE, &[("transactional-id", "*")], Reaction::Exits(1), ["DESCRIBE", IDS]),
+    case("topic_configs", ONCE_OR_MORE, &[("topic", "DescribeConfigs")], Reaction::Delivers, ["", ""]),
+];
+
+const ONCE_OR_MORE: &str = "at-least-once";
+const ONCE: &str = "exactly-once";
+
+/// The printed commands, changed so that each principal gets all operations but those that it is to lack.
+fn each_lacks_its_own(commands: &str) -> String {
     let mut changed = String::new();
     for on in ["positions", "topic", "transactional-id"] {
         let option = if on == "transactional-id" { "--transactional-id " } else { "--topic " };
@@ -145,9 +211,11 @@ fn each_lacks_one(commands: &str, principals: &[String]) -> String {
         let (operations, resource) = operations.split_once(option).unwrap();
         let operations = operations.replace(['\\', '\n'], " ");
         for operation in operations.split("--operation ").map(str::trim) {
-            let refused = lacking(on, operation);
-            let others = principals.iter().filter(|name| **name != refused);
-            let others: String = others.map(|name| format!("--allow-principal User:{name} ")).collect();
+            let lacks =
+                |case: &&Case| case.lacks.contains(&(on, operation)) || case.lacks.contains(&(on, "*"));
+            let others = CASES.iter().filter(|case| !lacks(case));
+            let others: String =
+                others.map(|case| format!("--allow-principal User:{} ", case.principal)).collect();
             let head = head.replace("--allow-principal User:outbox-router", &others);
             changed += &format!("{head}--operation {operation} {option}{resource}\n");
         }
@@ -157,44 +225,73 @@ fn each_lacks_one(commands: &str, principals: &[String]) -> String {
 
 #[tokio::test]
 async fn acls_that_lack_one_operation_are_reported_with_what_to_grant() {
-    let principals: Vec<String> = OPERATIONS.iter().map(|(on, what, _)| lacking(on, what)).collect();
+    let principals: Vec<String> = CASES.iter().map(|case| case.principal.to_owned()).collect();
     let acls = Acls::new(&principals).await;
     let outbox = Outbox::new().await;
-    let commands = printed(&acls.settings(&outbox, ALL, "exactly-once"));
-    acls.run_commands(&each_lacks_one(&commands, &principals));
-    for ((on, what, reaction), principal) in OPERATIONS.iter().zip(&principals) {
-        let mode = if *on == "transactional-id" { "exactly-once" } else { "at-least-once" };
+    acls.run_commands(&each_lacks_its_own(&printed(&acls.settings(&outbox, ALL, ONCE))));
+    for Case { principal, mode, lacks, reaction, says: [operation, on], checked } in CASES {
+        println!("{principal} lacks {lacks:?}");
         let settings = acls.settings(&outbox, principal, mode);
-        println!("without {what} on {on}");
+        // the topic of this principal's events does not exist yet
+        let topic = outbox.topic(principal);
+        let on = on.replace("TOPIC", &topic).replace("NAME", &outbox.name);
+        // the command covers the resource, as `init --print-acls` prints it
+        let resource = match on.as_str() {
+            CLUSTER | POSITIONS => {
+                "--topic outbox-router.positions --resource-pattern-type literal".to_owned()
+            }
+            on if on.contains("ids") => {
+                format!("--transactional-id {}. --resource-pattern-type prefixed", outbox.name)
+            }
+            _ => format!("--topic {} --resource-pattern-type prefixed", outbox.topic("")),
+        };
+        let parts = [
+            operation,
+            on.as_str(),
+            "`kafka-acls.sh --bootstrap-server",
+            resource.as_str(),
+            "init --print-acls",
+        ];
+        let check = settings.run_async(&["check"]).await;
+        if *checked {
+            assert!(check.code == 1 && check.out.contains("lacks CREATE on the topic"), "{check:?}");
+        }
         let mut router = Router::start(&settings);
-        // its topic does not exist yet
-        outbox.insert(&principal.to_lowercase(), "a", "1").await;
+        outbox.insert(principal, "a", "1").await;
         match reaction {
-            Reaction::Exits(code, why) => {
+            Reaction::Exits(code) => {
                 let ended = router.exits(*code).await;
-                ended.says(&[why, "init --print-acls"]);
-                if *what == "Read" {
-                    ended.shown(&outbox);
+                ended.says(&parts);
+                if *principal == "positions_read" {
+                    keep(ended.message(), &[(acls.broker.extra(), "HOST"), (&outbox.name, "NAME")]);
                 }
             }
             Reaction::Delivers => {
                 outbox.all_confirmed().await;
                 router.stop().await;
             }
-            Reaction::Waits(why) => {
+            Reaction::Waits => {
                 router
                     .shows("the status names the missing operation", |status| {
                         let reason = status["reason"].as_str()?;
-                        (reason.contains(why) && reason.contains("init --print-acls")).then_some(())
+                        parts.iter().all(|part| reason.contains(part)).then_some(())
                     })
                     .await;
+                eventually("/readyz names the missing operation", async || {
+                    let (code, text) = router.get("/readyz")?;
+                    (code == 503 && parts.iter().all(|part| text.contains(part))).then_some(())
+                })
+                .await;
+                for part in parts {
+                    router.logs(part).await;
+                }
                 router.stop().await;
             }
         }
         outbox.released().await;
         // otherwise the next router would stop at this event
         outbox.execute("DELETE FROM outbox").await;
-        acls.settings(&outbox, "admin", "at-least-once").advance_past_everything(&outbox).await;
+        acls.settings(&outbox, "admin", ONCE_OR_MORE).advance_past_everything(&outbox).await;
     }
     // only the last router has delivered its event
     assert_eq!(acls.broker.client().count(&outbox.name).await, Ok(1));

@@ -1,4 +1,4 @@
-//! Every refusal, how to get there, and what is left after its steps were typed as printed. docs/errors.md is made of this table and of
+//! Every refusal, how to get there, and what is left after its steps were typed as printed. docs/errors is made of this table and of
 //! the messages that its tests have seen.
 
 mod commands;
@@ -59,6 +59,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::InputOutput, Decides(ARGUMENTS)),
     (Code::DebeziumConfiguration, Decides(VALUE)),
     (Code::ContractChange, Decides("the message names the change of the schema")),
+    (Code::RouterNotReady, Decides("`status` says what the router waits for")),
     (
         Code::SlotMissing,
         Typed(&[
@@ -181,6 +182,12 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::ShardsHandedOver, Decides(VALUE)),
     (Code::OtherShardSlots, Decides("whether the slots are needed has to be decided")),
     (Code::ShardChangeRefused, Decides(ARGUMENTS)),
+    (Code::EndToEndNotWritten, Decides("the role, the columns or the rules have to be chosen")),
+    (Code::EndToEndNotConfirmed, Decides("`status` says what the router waits for")),
+    (Code::EndToEndNotFound, Decides("the configurations have to be compared")),
+    (Code::InboxMissing, Decides("the operator knows the database and its administrator")),
+    (Code::InboxEventUnknown, Decides(ARGUMENTS)),
+    (Code::InboxEventTaken, Decides("the worker has to end, or its lease to expire")),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

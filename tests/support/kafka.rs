@@ -20,9 +20,43 @@ pub(super) const REQUEST: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Kafka {
     pub(crate) bootstrap: String,
-    consumer: Arc<Mutex<BaseConsumer>>,
+    consumer: Arc<Mutex<Reader>>,
     /// Reads only committed transactions.
-    committed: Arc<Mutex<BaseConsumer>>,
+    committed: Arc<Mutex<Reader>>,
+}
+
+/// A consumer, and what it was made of.
+struct Reader {
+    config: ClientConfig,
+    consumer: BaseConsumer,
+}
+
+impl Reader {
+    fn new(bootstrap: &str, isolation: &str) -> Self {
+        let mut config = client(bootstrap);
+        config
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", isolation)
+            .set("enable.partition.eof", "true")
+            .set("enable.auto.commit", "false")
+            .set("group.id", "outbox-router-tests")
+            .set("fetch.wait.max.ms", "20")
+            .set("reconnect.backoff.max.ms", "500");
+        let consumer = config.create().unwrap();
+        Reader { config, consumer }
+    }
+
+    /// After a failure the next call gets a new consumer: librdkafka forgets all brokers for good if it asks one whose session
+    /// with the controller has expired, as that of a frozen broker does.
+    fn ask<T>(&mut self, work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError>) -> Result<T, KafkaError> {
+        let answer = work(&self.consumer);
+        if let Err(error) = &answer
+            && error.rdkafka_error_code().is_some_and(timed_out)
+        {
+            self.consumer = self.config.create().unwrap();
+        }
+        answer
+    }
 }
 
 /// One record of a topic.
@@ -83,18 +117,7 @@ impl Kafka {
     }
 
     pub(crate) fn at(bootstrap: &str) -> Self {
-        let consumer = |isolation| {
-            let consumer = client(bootstrap)
-                .set("auto.offset.reset", "earliest")
-                .set("isolation.level", isolation)
-                .set("enable.partition.eof", "true")
-                .set("enable.auto.commit", "false")
-                .set("group.id", "outbox-router-tests")
-                .set("fetch.wait.max.ms", "20")
-                .set("reconnect.backoff.max.ms", "500")
-                .create();
-            Arc::new(Mutex::new(consumer.unwrap()))
-        };
+        let consumer = |isolation| Arc::new(Mutex::new(Reader::new(bootstrap, isolation)));
         Kafka {
             bootstrap: bootstrap.to_owned(),
             consumer: consumer("read_uncommitted"),
@@ -285,11 +308,11 @@ impl Kafka {
 
 /// Runs blocking work with a consumer on another thread.
 async fn with_consumer<T: Send + 'static>(
-    consumer: &Arc<Mutex<BaseConsumer>>,
+    consumer: &Arc<Mutex<Reader>>,
     work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
 ) -> Result<T, KafkaError> {
     let consumer = Arc::clone(consumer);
-    tokio::task::spawn_blocking(move || work(&consumer.lock().unwrap())).await.unwrap()
+    tokio::task::spawn_blocking(move || consumer.lock().unwrap().ask(work)).await.unwrap()
 }
 
 pub(super) fn client(bootstrap: &str) -> ClientConfig {
@@ -306,7 +329,7 @@ fn timed_out(code: Code) -> bool {
 }
 
 /// Whether the name of a topic begins with the word `prefix`. The topic `t1_12.order` does not belong to `t1_1`.
-fn is_of(topic: &str, prefix: &str) -> bool {
+pub(super) fn is_of(topic: &str, prefix: &str) -> bool {
     topic.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 

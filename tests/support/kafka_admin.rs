@@ -1,13 +1,16 @@
 //! Creates, changes and deletes topics.
 
+use std::sync::LazyLock;
+
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
 use rdkafka::client::DefaultClientContext;
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::eventually::eventually;
-use super::kafka::{Kafka, REQUEST, client};
+use super::kafka::{Kafka, REQUEST, client, is_of};
 
 impl Kafka {
     fn admin(&self) -> AdminClient<DefaultClientContext> {
@@ -93,12 +96,15 @@ impl Kafka {
         .await;
     }
 
-    /// One setting of a topic.
-    pub(crate) async fn topic_setting(&self, topic: &str, name: &str) -> String {
-        let described =
-            self.admin().describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()).await;
-        let resource = described.unwrap().into_iter().next().unwrap().unwrap();
-        resource.get(name).unwrap().value.clone().unwrap()
+    /// Waits until a setting of a topic has this value: brokers answer a change before they show it.
+    pub(crate) async fn wait_for_setting(&self, topic: &str, name: &str, value: &str) {
+        let resource = [&ResourceSpecifier::Topic(topic)];
+        eventually(&format!("{name} of topic {topic} is {value}"), async || {
+            let described = self.admin().describe_configs(resource, &AdminOptions::new()).await;
+            let resource = described.unwrap().into_iter().next().unwrap().ok()?;
+            (resource.get(name)?.value.as_deref() == Some(value)).then_some(())
+        })
+        .await;
     }
 
     /// Deletes topics that are no longer needed.
@@ -115,6 +121,20 @@ impl Kafka {
         let what = format!("topic {topic} is gone");
         eventually(&what, async || (self.partitions(topic).await == 0).then_some(())).await;
     }
+}
+
+/// Deletes the topics of a test from the shared broker: those whose names contain its name as a word. The cost of a request for the
+/// list of topics grows with their number, so topics that are left behind slow down every later test.
+pub(super) async fn discard_topics(name: &str) -> Result<(), KafkaError> {
+    static ADMIN: LazyLock<AdminClient<DefaultClientContext>> = LazyLock::new(|| Kafka::shared().admin());
+    let metadata = ADMIN.inner().fetch_metadata(None, REQUEST)?;
+    let names = metadata.topics().iter().map(|topic| topic.name());
+    let of_test: Vec<&str> =
+        names.filter(|topic| topic.match_indices(name).any(|(at, _)| is_of(&topic[at..], name))).collect();
+    if !of_test.is_empty() {
+        ADMIN.delete_topics(&of_test, &AdminOptions::new()).await?;
+    }
+    Ok(())
 }
 
 /// The brokers answer once the change is complete.

@@ -1,10 +1,11 @@
-//! A separate database for each test, with the objects that `init` would create.
+//! A separate database for each test, with the objects that `init` would create. Its topics go with it.
 
 use pg_logical::Lsn;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::{Client, NoTls, Row};
 
 use super::eventually::eventually;
+use super::kafka_admin::discard_topics;
 use super::shared;
 
 /// The outbox table as documented, but with a default event type.
@@ -20,7 +21,7 @@ pub(crate) const PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLE
 const DEAD_LETTERS: &str = include_str!("../../migrations/V2__dead_letters.sql");
 const SLOTS: &str = include_str!("../../migrations/V3__slots.sql");
 
-/// A database with its slot. Deleted on drop.
+/// A database with its slot, and the topics on the shared broker that bear its name. All are deleted on drop.
 pub(crate) struct Outbox {
     /// The name of the database and of the slot, and the beginning of every topic's name.
     pub(crate) name: String,
@@ -324,5 +325,8 @@ async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> 
     // a session that is just starting has locked the database, and may wait for a lock that a failed test has left
     let sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1";
     administrator.execute(sessions, &[&name]).await?;
-    administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await
+    administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+    // topics that remain only cost time
+    discard_topics(name).await.ok();
+    Ok(())
 }

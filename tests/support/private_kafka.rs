@@ -29,14 +29,27 @@ pub(crate) const AUTHORIZING: [&str; 7] = [
      required user_outbox-router=\"secret\" user_admin=\"secret\";",
 ];
 
+/// The class of one of Kafka's own tools. Kafka 4.0 moved one.
+fn tool_class(class: &str) -> &str {
+    match (std::env::var("TEST_KAFKA_VERSION").as_deref(), class) {
+        (Ok("3.9"), "org.apache.kafka.tools.AclCommand") => "kafka.admin.AclCommand",
+        _ => class,
+    }
+}
+
+/// The arguments of `java` that run one of Kafka's own tools. It ends before the JVM's second compiler would pay off.
+pub(crate) fn tool_arguments(class: &str) -> [String; 7] {
+    let archive = format!("-XX:SharedArchiveFile={}", shared::variable("TEST_KAFKA_CLASSES"));
+    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
+    let [c1, gc, quiet, cp] =
+        ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:cds=off", "-cp"].map(str::to_owned);
+    [c1, gc, archive, quiet, cp, class_path, tool_class(class).to_owned()]
+}
+
 /// Runs one of Kafka's own tools.
 pub(crate) fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
-    let class_path = shared::variable("TEST_KAFKA_CLASSPATH");
     let mut java = Command::new("java");
-    // the tools end before the JVM's second compiler would pay off
-    java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &class_path, class])
-        .args(arguments)
-        .stdin(Stdio::null());
+    java.args(tool_arguments(class)).args(arguments).stdin(Stdio::null());
     Ran::of(process::output(&mut java))
 }
 

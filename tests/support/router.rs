@@ -86,6 +86,16 @@ impl Router {
         (Self::writing_to(full.into(), Command::new(settings.program()), settings, &[], variables), pipe)
     }
 
+    /// Starts another command that runs until it is stopped.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let child = process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let folder = tempfile::tempdir().unwrap();
+        let mut router = Router { child, log: Arc::default(), reader: None, _folder: folder };
+        let pipe = router.child.stderr.take().unwrap();
+        router.read(pipe);
+        router
+    }
+
     fn spawn(command: Command, settings: &Settings, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut router = Self::writing_to(Stdio::piped(), command, settings, arguments, variables);
         let pipe = router.child.stderr.take().unwrap();
@@ -321,7 +331,7 @@ impl Ended {
         command.split(' ').nth(3).unwrap()
     }
 
-    /// Keeps the message of this test for docs/errors.md, with the outbox's name and address masked.
+    /// Keeps the message of this test for docs/errors, with the outbox's name and address masked.
     pub(crate) fn shown(&self, outbox: &Outbox) -> &Self {
         keep(self.message(), &[(outbox.address(), "HOST"), (&outbox.name, "NAME")]);
         self

@@ -20,12 +20,12 @@ const AGGREGATES: &str = "CREATE TABLE aggregate (id text PRIMARY KEY, type text
      INSERT INTO aggregate (id, type) SELECT 'aggregate-' || n, (ARRAY['order', 'customer', 'invoice'])[n % 3 + 1] \
      FROM generate_series(0, 19) n";
 
-/// How often an application pauses after a transaction, so that there is a backlog only at times, and other tests get processor
-/// time.
+/// How often an application pauses after a transaction. Between two pauses it writes as fast as it can, and the pauses are long
+/// enough for the router to catch up on a slow machine.
 const PAUSE_PROBABILITY: f64 = 1.0 / 20.0;
 
 /// In milliseconds.
-const PAUSE: RangeInclusive<u64> = 20..=200;
+const PAUSE: RangeInclusive<u64> = 100..=700;
 
 /// Writers that run until [`Writers::finish`].
 pub(crate) struct Writers {

@@ -15,24 +15,33 @@ use tracing::{debug, warn};
 
 use super::failure::{Failure, Next, unexpected};
 use super::login::Login;
+use super::password_command;
 use super::query_error::QueryError;
 use super::session::Session;
 pub use super::startup::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup, VALUE_TEXT};
 use super::stream::{self, Stream};
 use super::tls;
-use crate::conninfo::{ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs};
+use crate::conninfo::{ConnInfo, Host, HostAddr, Password, SslMode, TargetSessionAttrs};
 use crate::error::{Definite, Error, Remedy, Transient};
 
 impl Session {
     /// Opens a session with the first server of `conninfo` that accepts it and is of the wanted kind.
     ///
     /// # Errors
-    /// One error that lists every attempt with its reason: transient if a later try may succeed, else definite.
+    /// The program that prints the password failed. Otherwise one error that lists every attempt with its reason: transient if a
+    /// later try may succeed, else definite.
     pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
+        let printed = match &conninfo.password {
+            Some(Password::Command(words)) => {
+                Some(password_command::run(words, conninfo.connect_timeout).await?)
+            }
+            _ => None,
+        };
         let mut attempts = Attempts::default();
         for &wanted in passes(conninfo.target_session_attrs) {
             for host in &conninfo.hosts {
-                match try_host(conninfo, host, startup, wanted, &mut attempts).await {
+                let login = Login { conninfo, host, printed: printed.as_ref() };
+                match try_host(login, startup, wanted, &mut attempts).await {
                     Search::Found(session) => return Ok(*session),
                     Search::GoOn => {}
                     Search::End => return Err(attempts.conclude(conninfo)),
@@ -63,12 +72,12 @@ enum Search {
 }
 
 async fn try_host(
-    conninfo: &ConnInfo,
-    host: &Host,
+    login: Login<'_>,
     startup: &Startup<'_>,
     wanted: TargetSessionAttrs,
     attempts: &mut Attempts,
 ) -> Search {
+    let Login { conninfo, host, .. } = login;
     let addresses = match resolve(conninfo, host).await {
         Ok(addresses) => addresses,
         Err(error) => {
@@ -78,7 +87,7 @@ async fn try_host(
     };
     for address in addresses {
         let place = place(host, &address);
-        let target = Target { login: Login { conninfo, host }, address: &address, place: &place, startup };
+        let target = Target { login, address: &address, place: &place, startup };
         let opening = async {
             let mut session = target.open().await?;
             let mismatch = mismatch(wanted, &mut session).await?;

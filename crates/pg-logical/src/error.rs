@@ -137,6 +137,8 @@ pub enum Remedy {
     SetPassword,
     /// Make the password file readable and not empty.
     PasswordFile,
+    /// Configure a program that can be run, and prints the password and nothing else.
+    PasswordCommand,
     /// Configure `pg_hba.conf` to require a password or a certificate.
     PasswordMethod {
         /// The user.

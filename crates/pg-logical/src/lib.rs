@@ -6,7 +6,7 @@
 //!         v
 //!   hosts x addresses x TLS          connect         tried in turn, by libpq's rules
 //!         |   socket, TLS            stream, tls
-//!         |   password, SCRAM        auth, passfile
+//!         |   password, SCRAM        auth, passfile, password_command
 //!         v
 //!      Session                       session         simple queries and walsender commands
 //!         |
@@ -39,6 +39,7 @@ pub mod lock_wait;
 mod login;
 mod lsn;
 pub mod passfile;
+pub mod password_command;
 pub mod pgoutput;
 mod query_error;
 pub mod quoting;

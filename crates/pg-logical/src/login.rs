@@ -15,6 +15,8 @@ use crate::secret::Secret;
 pub(super) struct Login<'a> {
     pub(super) conninfo: &'a ConnInfo,
     pub(super) host: &'a Host,
+    /// What the program printed, if there is one.
+    pub(super) printed: Option<&'a Secret>,
 }
 
 /// A password, and where it came from, for messages.
@@ -24,7 +26,7 @@ pub(super) struct FoundPassword {
 }
 
 impl Login<'_> {
-    /// Looks up the password for each connection, so that a rotated password file takes effect.
+    /// Looks up the password for each connection, so that a rotated password takes effect.
     pub(super) fn password(&self) -> Result<FoundPassword, Failure> {
         let conninfo = self.conninfo;
         match &conninfo.password {
@@ -49,6 +51,14 @@ impl Login<'_> {
                     origin: format!("the password from {}", path.display()),
                 })
             }
+            Some(Password::Command(words)) => Ok(FoundPassword {
+                // the search for a server has begun with the program
+                password: self.printed.cloned().unwrap_or_default(),
+                origin: format!(
+                    "the password that {} printed",
+                    words.first().map_or("the program", String::as_str)
+                ),
+            }),
             Some(Password::Given(_)) | None => self.passfile_password(),
         }
     }

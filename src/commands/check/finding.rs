@@ -84,6 +84,10 @@ impl Serialize for Finding {
 pub(in crate::commands) struct Findings(pub(in crate::commands) Vec<Finding>);
 
 impl Findings {
+    pub(super) fn has_error(&self) -> bool {
+        self.0.iter().any(|finding| finding.level == Level::Error)
+    }
+
     pub(in crate::commands) fn ok(&mut self, check: &'static str, what: impl Into<String>) {
         self.add(Level::Ok, check, what.into(), Remedy::default());
     }

@@ -4,14 +4,10 @@ use super::address::{host, is_local};
 use super::finding::Findings;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use crate::quantity::counted;
 use crate::sink::kafka::cluster_info::{ClusterInfo, Settings, TopicInfo};
 use crate::sink::kafka::durability::caps_min_insync;
-
-/// What to do where Kafka cannot be reached.
-const UNREACHABLE: &str = "Check that the brokers run, that `bootstrap.servers` and the addresses that they advertise \
-     can be reached from here, and security.protocol under `[kafka]`";
 
 /// The settings of more topics than this are not requested.
 const MAX_TOPICS: usize = 200;
@@ -23,6 +19,8 @@ pub(super) struct KafkaState {
     pub(super) topics: Vec<(TopicInfo, Option<Settings>)>,
     /// The positions topic, if it exists, with its settings if the principal may read them.
     pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
+    /// Whether the positions topic could be created; `None` if it exists, or is not to be created.
+    pub(super) may_create_positions: Option<Result<(), Error>>,
     /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
     /// Whether the brokers take the replication factor where `min.insync.replicas` is larger; `None` if that is unknown.
@@ -42,7 +40,7 @@ pub(super) async fn check(config: &Config) -> (Findings, Option<KafkaState>) {
     match kafka_state {
         Ok(kafka_state) => (findings, Some(kafka_state)),
         Err(error) => {
-            findings.failure("kafka_connection", error, UNREACHABLE);
+            findings.failure("kafka_connection", error, Peer::Kafka.if_unreachable());
             (findings, None)
         }
     }
@@ -122,6 +120,12 @@ async fn ask_cluster(
         }
         None => None,
     };
+    let missing =
+        config.delivery.positions_topic.as_ref().filter(|_| positions.is_none() && config.topics.create);
+    let may_create_positions = match missing {
+        Some(topic) => Some(cluster_info.may_create(topic).await),
+        None => None,
+    };
     cluster.topics.retain(|topic| {
         let made = |template: &&Template| template.may_produce(&topic.name);
         let own = config.delivery.positions_topic.as_deref() == Some(topic.name.as_str());
@@ -153,7 +157,7 @@ async fn ask_cluster(
     // Kafka 4.0 removed this setting
     let version = |settings: &Settings| caps_min_insync(settings.get("inter.broker.protocol.version"));
     let capped = defaults.as_ref().map(version);
-    Ok(KafkaState { brokers, topics, positions, defaults, capped, may_create })
+    Ok(KafkaState { brokers, topics, positions, may_create_positions, defaults, capped, may_create })
 }
 
 #[cfg(test)]

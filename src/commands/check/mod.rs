@@ -6,6 +6,7 @@
 mod address;
 mod allowed_topics;
 mod dead_letters;
+mod end_to_end;
 mod failover;
 pub(in crate::commands) mod finding;
 mod kafka;
@@ -22,6 +23,8 @@ mod shards;
 mod slot;
 mod topics;
 
+use pg_logical::Environment;
+
 pub use finding::{Finding, Level};
 
 use crate::cli::CheckArgs;
@@ -37,7 +40,7 @@ use finding::Findings;
 ///
 /// # Errors
 /// Standard output cannot be written to.
-pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Completion, Error> {
+pub async fn check(loaded: &Loaded, args: &CheckArgs, env: &Environment) -> Result<Completion, Error> {
     let config = &loaded.config;
     if args.print_config {
         terminal::print(&config.to_redacted_toml())?;
@@ -55,9 +58,11 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs) -> Result<Completion, Erro
         topics::check(config, kafka_state, outbox.as_ref(), &mut findings);
     }
     positions::check(config, kafka_state.as_ref(), &router_states, &mut findings).await;
+    if args.end_to_end {
+        end_to_end::check(config, args, env, &mut findings).await;
+    }
     report::print(&findings.0, args.json)?;
-    let bad = findings.0.iter().any(|finding| finding.level == Level::Error);
-    Ok(if bad { Completion::ProblemsFound } else { Completion::Success })
+    Ok(if findings.has_error() { Completion::ProblemsFound } else { Completion::Success })
 }
 
 /// Checks the contracts; `run` refuses to start if they are faulty.

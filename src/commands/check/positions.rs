@@ -105,23 +105,24 @@ pub(super) async fn check(
         }
         return findings.warning(
             "positions_topic",
-            "no checkpoints are stored in Kafka (`[delivery] positions_topic` is empty): after a crash of Postgres the last minutes \
+            "no checkpoints are stored in Kafka (`[delivery] positions_topic` is false): after a crash of Postgres the last minutes \
              are sent again, and the router does not notice a slot that was moved or recreated while it was stopped",
             "Remove the setting, and grant what `outbox-router init --print-acls` prints",
         );
     };
     let Some(kafka_state) = kafka_state else { return };
-    match &kafka_state.positions {
-        None if config.topics.create => {
-            findings.ok("positions_topic", format!("{topic} will be created"));
+    match (&kafka_state.positions, &kafka_state.may_create_positions) {
+        (None, Some(Err(error))) => {
+            findings.failure("positions_topic", error.clone(), "Check `[topics]` and the brokers' logs");
         }
-        None => findings.error(
+        (None, Some(Ok(()))) => findings.ok("positions_topic", format!("{topic} will be created")),
+        (None, None) => findings.error(
             "positions_topic",
             ErrorCode::PositionsTopic,
             format!("the topic {topic} does not exist and `[topics] create` is false"),
             "Create it with one partition and cleanup.policy=compact, or set `create = true`",
         ),
-        Some((found, settings)) => {
+        (Some((found, settings)), _) => {
             let policy = settings.as_ref().and_then(|settings| settings.get("cleanup.policy"));
             if policy.is_some_and(|policy| policy != "compact") {
                 findings.error(

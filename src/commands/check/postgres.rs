@@ -11,7 +11,7 @@ use super::{dead_letters, failover, outbox, positions, role, server, shards, slo
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::{CatchUp, Config};
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::Catalog;
 use crate::routing::Router;
@@ -20,10 +20,6 @@ use crate::routing::Router;
 const INTERRUPTED: &str = "After connecting, Postgres refused a query, did not answer or ended the session. Checks that are not listed \
                            were not made: run check again";
 
-/// What to do if Postgres cannot be reached.
-const UNREACHABLE: &str =
-    "Check that the server runs and can be reached, and that host and port in `[postgres] url` are correct";
-
 /// Checks Postgres. Returns the findings, and what the checks of topics and checkpoints need.
 pub(super) async fn check(config: &Config) -> (Findings, Option<OutboxFacts>, Vec<positions::RouterState>) {
     let mut findings = Findings::default();
@@ -31,7 +27,7 @@ pub(super) async fn check(config: &Config) -> (Findings, Option<OutboxFacts>, Ve
     let mut session = match connect(config, "check", Startup::default()).await {
         Ok(session) => session,
         Err(error) => {
-            findings.failure("postgres_connection", error, UNREACHABLE);
+            findings.failure("postgres_connection", error, Peer::Postgres.if_unreachable());
             return (findings, None, Vec::new());
         }
     };

@@ -37,15 +37,7 @@ pub(super) fn check_version(server: &Server, findings: &mut Findings) {
 }
 
 pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog, findings: &mut Findings) {
-    match server.wal_level.as_str() {
-        "logical" => findings.ok("wal_level", "logical"),
-        other => findings.error(
-            "wal_level",
-            ErrorCode::WalLevel,
-            format!("wal_level is {other}, and logical replication needs logical"),
-            administrator::wal_level(),
-        ),
-    }
+    findings.result("wal_level", administrator::check_wal_level(&server.wal_level), "logical".to_owned());
     check_usage(server, catalog, config.bookmarks.as_ref(), findings);
     check_keep_size(server, findings);
     if let Some(timeout) = &server.idle_replication_slot_timeout {

@@ -45,7 +45,7 @@ pub(super) async fn check_other_slots(
                 slots.join(", "),
                 config.name
             ),
-            "Go on with docs/shards.md. If the slots belong to something else, give this router another `[postgres] slot`",
+            "Go on with docs/shard-changes.md. If the slots belong to something else, give this router another `[postgres] slot`",
         ),
         Err(error) => findings.failure("shards", error, "Check the brokers' logs"),
     }

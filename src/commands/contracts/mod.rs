@@ -15,7 +15,7 @@ use pg_logical::Environment;
 use crate::cli::contracts::{ContractsAsyncapiArgs, ContractsCommand};
 use crate::commands::Completion;
 use crate::config::contracts::ContractConfig;
-use crate::config::load::load_for_contracts;
+use crate::config::load::{ConfigFile, load_for_contracts};
 use crate::contracts::asyncapi::{self, Info};
 use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::{Error, ErrorCode};
@@ -27,11 +27,11 @@ use crate::terminal;
 /// # Errors
 /// No directory is configured, a contract is faulty (for commands other than `check`), or a file cannot be written.
 pub fn contracts(
-    config: Option<&Path>,
+    file: Option<&ConfigFile>,
     command: &ContractsCommand,
     env: &Environment,
 ) -> Result<Completion, Error> {
-    let settings = load_for_contracts(config, env)?;
+    let settings = load_for_contracts(file, env)?;
     match command {
         ContractsCommand::Check(args) => check::check(&directory(&args.directory, &settings)?, args),
         ContractsCommand::Docs(args) => {

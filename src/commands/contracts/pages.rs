@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use super::unwritable;
 use crate::cli::contracts::ContractsDocsArgs;
@@ -12,6 +14,13 @@ use crate::contracts::markdown::{MARK, Page, pages};
 use crate::contracts::{Contract, Contracts, Topic};
 use crate::error::{Error, ErrorCode};
 use crate::terminal;
+
+/// A page that was not up to date, for `--json`.
+#[derive(Serialize)]
+struct PageReport {
+    path: PathBuf,
+    result: &'static str,
+}
 
 /// Writes the pages that changed, or lists them. The exit code is 1 if pages are out of date and may not be written.
 pub(super) fn docs(
@@ -31,7 +40,7 @@ pub(super) fn docs(
     let changed: Vec<&Page> = pages.iter().filter(|page| there.get(&page.path) != Some(&page.text)).collect();
     let gone: Vec<&String> =
         there.keys().filter(|path| !pages.iter().any(|page| page.path == **path)).collect();
-    let mut report = String::new();
+    let mut report = Vec::new();
     for page in &changed {
         let path = args.output.join(&page.path);
         let done = if args.check { "is not up to date" } else { "written" };
@@ -40,7 +49,7 @@ pub(super) fn docs(
                 .and_then(|()| fs::write(&path, &page.text))
                 .map_err(|error| unwritable(&path, &error))?;
         }
-        report += &format!("{} {done}\n", path.display());
+        report.push(PageReport { path, result: done });
     }
     for path in &gone {
         let path = args.output.join(path);
@@ -52,13 +61,17 @@ pub(super) fn docs(
         if !args.check {
             fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
         }
-        report += &format!("{} {done}\n", path.display());
+        report.push(PageReport { path, result: done });
     }
     let fine = changed.is_empty() && gone.is_empty();
-    if fine {
-        report = format!("{} pages in {} are up to date\n", pages.len(), args.output.display());
+    if args.json {
+        terminal::print_json(&report)?;
+    } else if fine {
+        terminal::print(&format!("{} pages in {} are up to date\n", pages.len(), args.output.display()))?;
+    } else {
+        let line = |PageReport { path, result }: &PageReport| format!("{} {result}\n", path.display());
+        terminal::print(&report.iter().map(line).collect::<String>())?;
     }
-    terminal::print(&report)?;
     Ok(if args.check && !fine { Completion::ProblemsFound } else { Completion::Success })
 }
 

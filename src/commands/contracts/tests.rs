@@ -34,7 +34,8 @@ impl Place {
             arguments.iter().map(|argument| argument.replace('@', self.0.path().to_str().unwrap()));
         let cli = Cli::try_parse_from(["outbox-router".to_owned()].into_iter().chain(arguments)).unwrap();
         let Command::Contracts(args) = cli.command else { panic!("{:?}", cli.command) };
-        contracts(cli.config.as_deref(), &args, &Environment::empty())
+        let file = ConfigFile::find(cli.config.as_deref())?;
+        contracts(file.as_ref(), &args, &Environment::empty())
     }
 
     /// What `check` finds, one finding a line.

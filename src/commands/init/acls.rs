@@ -1,82 +1,20 @@
 //! `init --print-acls`: the ACLs that the router's principal needs in Kafka, as commands for kafka-acls.sh.
 
-use pg_logical::Secret;
-
-use crate::config::template::Template;
-use crate::config::{Config, DeliveryMode};
-use crate::error::shell_word;
+use crate::config::Config;
+use crate::sink::kafka::acls::{Grants, idempotent_write};
 
 /// The command lines.
 pub(super) fn commands(config: &Config) -> String {
-    let mut resources: Vec<(String, String)> = Vec::new();
-    for found in config.route.topics().into_iter().map(resource) {
-        if !resources.iter().any(|(known, _)| *known == found.0) {
-            resources.push(found);
-        }
-    }
-    let mut operations = vec!["Describe", "DescribeConfigs", "Write"];
-    if config.topics.create {
-        operations.push("Create");
-    }
-    let operations: Vec<String> =
-        operations.into_iter().map(|operation| format!("--operation {operation}")).collect();
-    let tool = format!(
-        "kafka-acls.sh --bootstrap-server {} --command-config admin.properties --add \\\n  \
-         --allow-principal User:outbox-router",
-        shell_word(config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal))
-    );
-    let create = if config.topics.create {
-        "Create: `[topics] create` is true."
-    } else {
-        "No Create: `[topics] create` is false."
-    };
     let mut text =
         "# Replace User:outbox-router with the router's principal; admin.properties has the login of an administrator.\n\n"
             .to_owned();
-    if let Some(topic) = &config.delivery.positions_topic {
-        // at its start the router reads its last checkpoint
-        let operations = format!("{} --operation Read", operations.join(" "));
-        text += &format!(
-            "# The topic {topic}, where the router stores its checkpoints. {create}\n{tool} \\\n  {operations} \\\n  \
-             --topic {topic} --resource-pattern-type literal\n\n"
-        );
-    }
-    if config.delivery.mode == DeliveryMode::ExactlyOnce {
-        for shard in config.every_shard() {
-            let name = &shard.name;
-            text += &format!(
-                "# The transactions of the router {name}: its transactional ids begin with its name and a full stop.\n{tool} \\\n  \
-                 --operation Describe --operation Write \\\n  --transactional-id {} --resource-pattern-type prefixed\n\n",
-                shell_word(&format!("{name}."))
-            );
-        }
-    }
-    for (resource, which) in resources {
-        let operations = operations.join(" ");
-        text += &format!("# {which}. {create}\n{tool} \\\n  {operations} \\\n  {resource}\n\n");
+    for grant in Grants::of(config).iter() {
+        text += &format!("# {}\n{}\n\n", grant.comment, grant.command);
     }
     text + &format!(
         "# Only for brokers before 2.8: later ones allow an idempotent producer that may write to a topic (KIP-679).\n# {}\n",
-        format!("{tool} \\\n  --operation IdempotentWrite --cluster").replace('\n', "\n# "),
+        idempotent_write(config).replace('\n', "\n# "),
     )
-}
-
-fn resource(template: &Template) -> (String, String) {
-    if let Some(topic) = template.fixed() {
-        return (format!("--topic {topic} --resource-pattern-type literal"), format!("The topic {topic}"));
-    }
-    match template.prefix() {
-        "" => (
-            "--topic '*' --resource-pattern-type literal".to_owned(),
-            format!(
-                "All topics, because {template} begins with a column: a fixed prefix would narrow this down"
-            ),
-        ),
-        prefix => (
-            format!("--topic {prefix} --resource-pattern-type prefixed"),
-            format!("All topics of {template}, by their prefix"),
-        ),
-    }
 }
 
 #[cfg(test)]

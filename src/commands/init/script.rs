@@ -33,7 +33,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     }
     let router_schema = object::router_schema();
     add(&router_schema.purpose, &guarded(&router_schema));
-    for (purpose, statements) in router_schema::script() {
+    for (purpose, statements) in router_schema::MIGRATIONS.script() {
         add(&purpose, &statements);
     }
     let shards = config.every_shard();
@@ -105,7 +105,7 @@ fn slot_is_ours(slot: &str) -> String {
 }
 
 /// Statements that do nothing if the object exists or cannot be created.
-fn guarded(object: &Object) -> String {
+pub(super) fn guarded(object: &Object) -> String {
     let mut condition = format!("NOT {}", object.there);
     if let Some((possible, _)) = &object.possible {
         condition += &format!("\n  AND {possible}");
@@ -116,6 +116,6 @@ fn guarded(object: &Object) -> String {
 }
 
 /// Replaces line breaks, which would end a comment.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

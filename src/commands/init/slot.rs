@@ -13,11 +13,11 @@ use pg_logical::session::Session;
 use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
 
-use super::APPLICATION_NAME;
+use super::maker::APPLICATION_NAME;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::commands::signals::cancelled_by;
 use crate::config::Config;
-use crate::error::{Definite, Error, ErrorCode, Exit, Remedy};
+use crate::error::{Definite, Error, ErrorCode, Exit, Remedy, Step};
 use crate::postgres::administrator;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 
@@ -42,14 +42,7 @@ pub(super) async fn preconditions(
             STANDBY_REMEDY,
         ));
     }
-    if server.wal_level != "logical" {
-        let what = format!("wal_level is {}, and logical replication needs logical", server.wal_level);
-        return Err(Error::refused(
-            ErrorCode::WalLevel,
-            format!("{what}; nothing was changed"),
-            administrator::wal_level(),
-        ));
-    }
+    administrator::check_wal_level(&server.wal_level)?;
     if shards.len() > 1 && server.number < ROW_FILTERS {
         return Err(no_row_filters(&server.version, "; nothing was changed"));
     }
@@ -80,14 +73,16 @@ async fn check_may_create(session: &mut Session, router: &ConnInfo) -> Result<()
     let rows = session.query(may).await?;
     match rows.first() {
         Some(row) if row.get(1) == Some("f") => {
-            let role = row.get(0).unwrap_or_default();
+            let role = quoting::identifier(row.get(0).unwrap_or_default());
+            let remedy = administrator::init_remedy("Run init again", router).or(
+                "To create the slot as this role",
+                [Step::new("As a superuser allow it, and run init again")
+                    .sql(format!("ALTER ROLE {role} REPLICATION"))],
+            );
             Err(Error::refused(
                 ErrorCode::PostgresAccess,
-                format!(
-                    "the role {} may not create a replication slot; nothing was changed",
-                    quoting::identifier(role)
-                ),
-                administrator::init_remedy("Run init again", router),
+                format!("the role {role} may not create a replication slot; nothing was changed"),
+                remedy,
             ))
         }
         _ => Ok(()),
@@ -201,7 +196,7 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         )),
         // another session took the last one after the check
         Some("53400") => return no_free_slot("all", "as it is", 1),
-        Some("55000") => administrator::wal_level(),
+        Some("55000") => administrator::set_wal_level(),
         _ => "Run `outbox-router check`, which checks slots and settings".into(),
     };
     super::cannot("create", &format!("slot {name}"), error, remedy)

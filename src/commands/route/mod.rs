@@ -1,7 +1,7 @@
 //! `preview` and `route --dry-run`: prints the records that rows would become, without using the slot or Kafka.
 
-mod rows;
-mod show;
+pub(super) mod rows;
+pub(super) mod show;
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use crate::cli::PreviewArgs;
 use crate::commands::{Completion, connection_of};
 use crate::config::Config;
 use crate::contracts::Contracts;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::outbox::{Outbox, OutboxEvent};
 use crate::routing::{Origin, Routed, Router};
 use crate::terminal;
+use crate::unsendable::Unsendable;
 use pg_logical::{Environment, Lsn, PgTimestamp};
 use show::{Outcome, Shown};
 
@@ -41,14 +42,14 @@ pub async fn route(config: &Config, args: &PreviewArgs, env: &Environment) -> Re
 }
 
 /// Routes events one by one and collects the output.
-struct DryRun {
+pub(super) struct DryRun {
     outbox: Outbox,
     router: Router,
-    shown: Vec<Shown>,
+    pub(super) shown: Vec<Shown>,
 }
 
 impl DryRun {
-    fn new(config: &Config) -> Result<Self, Error> {
+    pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let contracts = Contracts::configured(config)?.map(Arc::new);
         let router = Router::of(config).with_contracts(config, contracts);
         let outbox = Outbox::of(config, router.extra_columns());
@@ -61,13 +62,19 @@ impl DryRun {
         let outcome = match self.router.route(event, &origin) {
             Ok(Routed::Record(record)) => Outcome::record(&record),
             Ok(Routed::Dropped) => Outcome::Dropped,
-            Err(error) => Outcome::Refused { reason: format!("{error}. {}", error.remedy()) },
+            Err(error) => {
+                let error = Unsendable::from(error);
+                let (reason, error_code) = (error.detail(), error.reason.code());
+                Outcome::Refused { reason, what: error.what, error_code }
+            }
         };
         self.shown.push(Shown { id: event.printable_id(), outcome });
     }
 
     /// Adds a row or line that cannot be decoded as an event.
     fn unreadable(&mut self, number: u64, reason: String) {
-        self.shown.push(Shown { id: format!("row {number}"), outcome: Outcome::Refused { reason } });
+        let what = reason.clone();
+        let outcome = Outcome::Refused { reason, what, error_code: ErrorCode::RowUndecodable };
+        self.shown.push(Shown { id: format!("row {number}"), outcome });
     }
 }

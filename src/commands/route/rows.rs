@@ -42,7 +42,8 @@ pub(super) async fn of_tables(config: &Config, args: &PreviewArgs, dry: &mut Dry
     Ok(())
 }
 
-async fn of_table(
+/// The last rows of one table, or those with one id.
+pub(in crate::commands) async fn of_table(
     session: &mut Session,
     config: &Config,
     args: &PreviewArgs,
@@ -122,7 +123,7 @@ fn refused(error: QueryError, config: &Config, args: &PreviewArgs) -> Error {
 }
 
 /// One JSON object a line, with members named like the columns. Without a limit, all lines are read.
-pub(super) fn of_lines(
+pub(in crate::commands) fn of_lines(
     input: impl BufRead,
     config: &Config,
     limit: Option<u32>,
@@ -191,7 +192,7 @@ mod tests {
         let mut dry = DryRun::new(&config).unwrap();
         of_lines(input, &config, limit, &mut dry).unwrap();
         let shown = dry.shown.into_iter().map(|shown| match shown.outcome {
-            Outcome::Refused { reason } => (shown.id, reason),
+            Outcome::Refused { reason, .. } => (shown.id, reason),
             _ => (shown.id, String::new()),
         });
         shown.collect()

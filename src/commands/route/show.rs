@@ -4,6 +4,7 @@ use comfy_table::{Cell, Color};
 use serde::Serialize;
 
 use crate::commands::table::{TableStyle, trimmed};
+use crate::error::ErrorCode;
 use crate::json::Bytes;
 use crate::routing::Record;
 use crate::terminal::{on_one_line, shortened};
@@ -13,17 +14,17 @@ const SHOWN: usize = 60;
 
 /// One row and its outcome.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(in crate::commands) struct Shown {
     /// The event's id.
     pub(super) id: String,
     #[serde(flatten)]
-    pub(super) outcome: Outcome,
+    pub(in crate::commands) outcome: Outcome,
 }
 
 /// What the router would do with the row.
 #[derive(Debug, Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
-pub(super) enum Outcome {
+pub(in crate::commands) enum Outcome {
     /// Send this record.
     Record {
         topic: String,
@@ -41,11 +42,18 @@ pub(super) enum Outcome {
     /// Drop it, by a rule or because no rule matches.
     Dropped,
     /// Stop, because the row cannot be sent.
-    Refused { reason: String },
+    Refused {
+        /// What is wrong and what to do.
+        reason: String,
+        /// What is wrong, as a clause.
+        #[serde(skip)]
+        what: String,
+        error_code: ErrorCode,
+    },
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Header {
+pub(in crate::commands) struct Header {
     name: String,
     value: Option<Bytes<'static>>,
 }
@@ -68,6 +76,13 @@ fn short(text: &str) -> String {
 }
 
 impl Outcome {
+    /// Whether a header of the record is this text, or its value contains it.
+    pub(in crate::commands) fn has(&self, text: &str) -> bool {
+        let Outcome::Record { headers, value, .. } = self else { return false };
+        let is_text = |header: &Header| matches!(&header.value, Some(Bytes::Text(value)) if value == text);
+        matches!(value, Some(Bytes::Text(value)) if value.contains(text)) || headers.iter().any(is_text)
+    }
+
     pub(super) fn record(record: &Record<'_>) -> Self {
         Outcome::Record {
             topic: record.topic.to_owned(),
@@ -122,7 +137,7 @@ pub(super) fn text(shown: &[Shown]) -> String {
     let mut text = trimmed(&table);
     for Shown { id, outcome } in shown {
         match outcome {
-            Outcome::Refused { reason } => text.push_str(&format!("\n{id} cannot be sent: {reason}\n")),
+            Outcome::Refused { reason, .. } => text.push_str(&format!("\n{id} cannot be sent: {reason}\n")),
             Outcome::Record { violation: Some(violation), .. } => {
                 text.push_str(&format!("\n{id} would be sent although {violation}\n"));
             }

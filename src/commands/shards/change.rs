@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, quoting};
+use serde::Serialize;
 
 use super::drain::{self, SESSION_END_TIMEOUT};
 use super::plan;
@@ -26,8 +27,39 @@ use crate::quantity::counted;
 use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::terminal;
 
-pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<(), Error> {
+/// The change, as `--json` prints it.
+#[derive(Serialize)]
+struct Report<'a> {
+    from: u32,
+    to: u32,
+    /// Whether it was complete before.
+    complete: bool,
+    dry_run: bool,
+    /// The position at which the new shards begin; null if it is not known yet.
+    at: Option<String>,
+    old_slots: Vec<OldSlot<'a>>,
+    new_slots: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct OldSlot<'a> {
+    slot: &'a str,
+    /// Its position before the change; null if it belongs to a new shard.
+    delivered: Option<String>,
+}
+
+impl<'a> Report<'a> {
+    fn new(from: u32, to: u32, old: &'a [Arc<Config>], new: &'a [Arc<Config>]) -> Self {
+        let slot = |shard: &'a Arc<Config>| shard.postgres.slot.as_str();
+        let old_slots = old.iter().map(|shard| OldSlot { slot: slot(shard), delivered: None }).collect();
+        let new_slots = new.iter().map(slot).collect();
+        Report { from, to, complete: false, dry_run: false, at: None, old_slots, new_slots }
+    }
+}
+
+pub(super) async fn change(config: &Config, from: u32, dry_run: bool, json: bool) -> Result<(), Error> {
     let to = config.shards.count;
+    let say = |text: &str| if json { Ok(()) } else { terminal::print(text) };
     if from == to {
         return Err(Error::usage(
             ErrorCode::CommandLine,
@@ -45,7 +77,10 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         Some(Handover::Done(at)) if left.is_empty() => {
             let text =
                 format!("The change to {} is already complete; it began at {at}.\n", counted(to, "shard"));
-            return terminal::print(&text);
+            say(&text)?;
+            let report =
+                Report { complete: true, at: Some(at.to_string()), ..Report::new(from, to, &[], &new) };
+            return if json { terminal::print_json(&report) } else { Ok(()) };
         }
         Some(Handover::Decided(at)) if left.is_empty() || any_has_begun(&new, at).await? => Some(at),
         // no position is recorded, or no new shard has begun there: the old shards may have delivered more since
@@ -68,14 +103,25 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
         _ => None,
     };
     let change = format!("{} -> {}", counted(from, "shard"), counted(to, "shard"));
-    terminal::print(&format!("{}: {change}\n", config.name))?;
+    say(&format!("{}: {change}\n", config.name))?;
+    let mut report = Report { dry_run, ..Report::new(from, to, &left, &new) };
+    // only where it is shown: it takes a consumer for each shard, and the user waits to be told which routers to stop
+    if dry_run || json {
+        for (shard, old) in left.iter().zip(&mut report.old_slots) {
+            old.delivered =
+                drain::delivered(shard, &mut session).await?.map(|position| position.flush.to_string());
+        }
+    }
     if dry_run {
-        return preview(&mut session, &left, &new, decided).await;
+        report.at = decided.map(|at| at.to_string());
+        say(&preview(&mut session, &left, &report, &new, decided).await?)?;
+        check_nothing_parked(&mut session, &left).await?;
+        return if json { terminal::print_json(&report) } else { Ok(()) };
     }
     let at = match decided {
         Some(at) => at,
         None => {
-            let at = deliver(&mut session, &left).await?;
+            let at = deliver(&mut session, &left, json).await?;
             // the lock is lost if the server has ended its session
             only.query("SELECT").await?;
             // the server may have ended the session, which was idle during the delivery
@@ -88,21 +134,25 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool) -> Result<
     for shard in &new {
         begin_at(shard, at, left.first()).await?;
     }
-    terminal::print(&format!("The new shards begin at {at}; all earlier events are delivered.\n"))?;
+    say(&format!("The new shards begin at {at}; all earlier events are delivered.\n"))?;
     for shard in &left {
         let slot = &shard.postgres.slot;
         session
             .query(&slot_functions::drop(slot))
             .await
             .map_err(|error| error.or_remedy(bookmarks::REPLICATION))?;
-        terminal::print(&format!("dropped the slot {slot}\n"))?;
+        say(&format!("dropped the slot {slot}\n"))?;
     }
     drain::unlock(locks).await;
     plan::write(config, at, true).await?;
-    let done = print_next_steps(&mut session, &old, to).await;
+    let next = next_steps(&mut session, &old, to).await;
     session.close().await;
     only.close().await;
-    done
+    if json {
+        report.at = Some(at.to_string());
+        return terminal::print_json(&report);
+    }
+    terminal::print(&next?)
 }
 
 fn names(shards: &[Arc<Config>]) -> String {
@@ -163,19 +213,19 @@ fn has_begun(shard: &Config, known: &Checkpoint, at: Lsn) -> bool {
 async fn preview(
     session: &mut Session,
     old: &[Arc<Config>],
+    report: &Report<'_>,
     new: &[Arc<Config>],
     decided: Option<Lsn>,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let mut text = String::new();
     match decided {
         Some(at) => text += &format!("an earlier run has recorded that the new shards begin at {at}\n"),
         None => {
             let end = session.query_one(FLUSH_LSN).await?.unwrap_or_default();
             text += &format!("would deliver all events up to the end of the log, now {end}, from\n");
-            for shard in old {
-                let position = drain::delivered(shard, session).await?.unwrap_or_default().flush;
-                text +=
-                    &format!("  {} (slot {}), delivered up to {position}\n", shard.name, shard.postgres.slot);
+            for (shard, OldSlot { slot, delivered }) in old.iter().zip(&report.old_slots) {
+                let position = delivered.as_deref().unwrap_or("0/0");
+                text += &format!("  {} (slot {slot}), delivered up to {position}\n", shard.name);
             }
             text += "would continue there with\n";
             for shard in new {
@@ -184,17 +234,16 @@ async fn preview(
         }
     }
     text += &format!("would drop the slots {}\n", names(old));
-    terminal::print(&text)?;
-    check_nothing_parked(session, old).await
+    Ok(text)
 }
 
 /// Delivers the events of the old slots up to the end of the log, and returns that position.
-async fn deliver(session: &mut Session, old: &[Arc<Config>]) -> Result<Lsn, Error> {
+async fn deliver(session: &mut Session, old: &[Arc<Config>], quiet: bool) -> Result<Lsn, Error> {
     check_nothing_parked(session, old).await?;
     // wait for running routers to stop, because they deliver until then
     drain::unlock(drain::lock(old, None).await?).await;
     let at = log_end(session).await?;
-    drain::deliver(old, at).await?;
+    drain::deliver(old, at, quiet).await?;
     Ok(at)
 }
 
@@ -270,7 +319,7 @@ async fn begin_at(shard: &Arc<Config>, at: Lsn, old: Option<&Arc<Config>>) -> Re
         }
         let warning = stored.allow_failover(slot).await;
         if !warning.is_empty() {
-            terminal::print(&format!("{}\n", warning.trim_start()))?;
+            tracing::warn!("{}", warning.trim_start());
         }
     }
     stored.open(shard).await?;
@@ -310,7 +359,7 @@ async fn check_nothing_parked(session: &mut Session, old: &[Arc<Config>]) -> Res
     Ok(())
 }
 
-async fn print_next_steps(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<(), Error> {
+async fn next_steps(session: &mut Session, old: &[Arc<Config>], to: u32) -> Result<String, Error> {
     let publications: Vec<String> =
         old.iter().map(|shard| quoting::identifier(&shard.postgres.publication)).collect();
     let mut text = format!(
@@ -325,5 +374,5 @@ async fn print_next_steps(session: &mut Session, old: &[Arc<Config>], to: u32) -
             );
         }
     }
-    terminal::print(&text)
+    Ok(text)
 }

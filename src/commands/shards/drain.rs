@@ -1,5 +1,6 @@
 //! The last run of the old shards: they deliver the events committed before one position, and are locked then.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::connect;
+use crate::commands::progress::LogProgress;
 use crate::config::{CatchUp, Config};
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode};
@@ -19,16 +21,18 @@ use crate::postgres::slot_lock;
 use crate::progress::Position;
 use crate::sink::kafka::checkpoint_topic::look_up;
 use crate::supervisor::{self, Router, RunOptions};
-use crate::terminal;
 
 /// How long the server may take to end a session that was closed.
 pub(super) const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often to look how much is delivered.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often to check whether the slot is free.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the routers of `shards` until everything that was committed before `until` is delivered.
-pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Error> {
+pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn, quiet: bool) -> Result<(), Error> {
     let contracts = match shards.first() {
         Some(shard) => Contracts::configured(shard)?.map(Arc::new),
         None => None,
@@ -42,7 +46,47 @@ pub(super) async fn deliver(shards: &[Arc<Config>], until: Lsn) -> Result<(), Er
         routers.push(Router { contracts: contracts.clone(), config, monitor });
     }
     let options = RunOptions { accept_gap: None, until: Some(until), hands_over: true };
-    supervisor::run_all(routers, options, &CancellationToken::new()).await
+    let monitors: Vec<Monitor> = routers.iter().map(|router| router.monitor.clone()).collect();
+    let stop = CancellationToken::new();
+    let mut running = pin!(supervisor::run_all(routers, options, &stop));
+    let mut delivery = Delivery::new(until, quiet);
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended,
+            () = sleep(PROGRESS_INTERVAL) => delivery.show(&monitors),
+        }
+    }
+}
+
+/// How much of the log the routers have delivered.
+struct Delivery {
+    until: Lsn,
+    /// Where each of them began, once it is known.
+    starts: Vec<Option<Lsn>>,
+    progress: LogProgress,
+}
+
+impl Delivery {
+    fn new(until: Lsn, quiet: bool) -> Self {
+        Delivery { until, starts: Vec::new(), progress: LogProgress::lines("delivering events", quiet) }
+    }
+
+    fn show(&mut self, monitors: &[Monitor]) {
+        self.starts.resize(monitors.len(), None);
+        let (mut done, mut total) = (0, 0);
+        for (start, monitor) in self.starts.iter_mut().zip(monitors) {
+            let flushed = monitor.snapshot().positions.flushed.and_then(|lsn| lsn.parse().ok());
+            let begin = start.or(flushed);
+            let (Some(begin), Some(flushed)) = (begin, flushed) else { continue };
+            *start = Some(begin);
+            let length = self.until.bytes_since(begin);
+            total += length;
+            done += flushed.bytes_since(begin).min(length);
+        }
+        if total > 0 {
+            self.progress.show(done, total);
+        }
+    }
 }
 
 /// Takes the locks of the slots, so that no router reads them. Without `within`, it waits until the routers that hold them
@@ -123,9 +167,7 @@ async fn lock_slot(session: &mut Session, slot: &str, within: Option<Duration>) 
                 ));
             }
             announced = true;
-            terminal::print(&format!(
-                "Waiting for the slot {slot}, which {holder} reads. Stop that router.\n"
-            ))?;
+            tracing::warn!("waiting for the slot {slot}, which {holder} reads: stop that router");
         }
         sleep(RETRY_INTERVAL).await;
     }

@@ -13,7 +13,6 @@ use crate::error::Error;
 /// # Errors
 /// A server refuses or cannot be reached, or events could be lost or sent twice.
 pub async fn shards(config: &Config, command: &ShardsCommand) -> Result<(), Error> {
-    match *command {
-        ShardsCommand::Change { from, dry_run } => change::change(config, from, dry_run).await,
-    }
+    let ShardsCommand::Change { from, dry_run, json, .. } = *command;
+    change::change(config, from, dry_run, json).await
 }

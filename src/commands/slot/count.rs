@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use pg_logical::connect::{Startup, VALUE_TEXT};
 use pg_logical::pgoutput::Message;
 use pg_logical::replication::{
     NotStarted, Receiving, ReplicationMessage, ReplicationStream, StandbyStatus, StreamOf,
 };
 use pg_logical::{Lsn, Oid, PgTimestamp};
+use serde::Serialize;
 
 use crate::advice;
 use crate::commands::connect;
+use crate::commands::progress::LogProgress;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
@@ -37,6 +38,25 @@ pub(super) struct Count {
     pub(super) bytes: u64,
     pub(super) first: Option<PgTimestamp>,
     pub(super) last: Option<PgTimestamp>,
+}
+
+/// The same as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct Counted {
+    pub(super) events: u64,
+    undecodable: u64,
+    bytes: u64,
+    /// When the first of them was committed, RFC 3339; null if there is none.
+    first: Option<String>,
+    last: Option<String>,
+}
+
+impl From<&Count> for Counted {
+    fn from(count: &Count) -> Self {
+        let time = |at: Option<PgTimestamp>| at.map(|at| Utc(at.unix_micros()).to_string());
+        let Count { events, undecodable, bytes, first, last } = *count;
+        Counted { events, undecodable, bytes, first: time(first), last: time(last) }
+    }
 }
 
 impl Count {
@@ -77,7 +97,7 @@ impl std::fmt::Display for Count {
 }
 
 /// Counts the events of the slot `from` between two positions, by reading a temporary copy of it. `tables` are the outbox
-/// tables as they are now. With `shard`, only the messages of that shard count.
+/// tables as they are now. With `shard`, only the messages of that shard count. With `quiet` no progress is shown.
 pub(super) async fn between(
     config: &Arc<Config>,
     tables: &[Option<Table>],
@@ -85,6 +105,7 @@ pub(super) async fn between(
     from: &str,
     start: Position,
     end: Position,
+    quiet: bool,
 ) -> Result<Count, Error> {
     let startup = Startup { replication: true, settings: &VALUE_TEXT, ..Startup::default() };
     let mut session = connect(config, "slot", startup).await?;
@@ -114,7 +135,8 @@ pub(super) async fn between(
     };
     // never advance the copy
     let status = StandbyStatus { written: start.flush, flushed: start.flush };
-    let bar = progress_bar(start.flush, end.flush);
+    let mut shown = LogProgress::new("counting events", quiet);
+    let total = end.flush.bytes_since(start.flush);
     let mut timer = tokio::time::interval(STATUS_INTERVAL);
     loop {
         while let Some((message, length)) = stream.peek()? {
@@ -132,10 +154,10 @@ pub(super) async fn between(
                 stream.queue_status(status, false);
             }
             if over {
-                bar.finish_and_clear();
+                shown.end();
                 return Ok(counting.count);
             }
-            bar.set_position(counting.transaction.0.bytes_since(start.flush));
+            shown.show(counting.transaction.0.bytes_since(start.flush), total);
         }
         tokio::select! {
             result = stream.io(Receiving::AtOnce) => result?,
@@ -212,13 +234,4 @@ impl Counting {
 
 fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::transient(Peer::Postgres, format!("the log cannot be read: {error}"))
-}
-
-/// A progress bar on standard error, if that is a terminal.
-fn progress_bar(start: Lsn, end: Lsn) -> ProgressBar {
-    let bar = ProgressBar::new(end.bytes_since(start));
-    let style = ProgressStyle::with_template(
-        "counting events  {bar:30}  {bytes} of {total_bytes} of log, {eta} left",
-    );
-    style.map_or(bar.clone(), |style| bar.with_style(style))
 }

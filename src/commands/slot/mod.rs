@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
+use serde::Serialize;
 
 use crate::cli::slot::{SlotArgs, SlotCommand};
 use crate::commands::{chosen_shards, confirm_by_typing, connect, heading};
@@ -33,7 +34,7 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
     }
     for shard in shards {
         // the JSON output names the slot itself
-        if !matches!(args.command, SlotCommand::List { json: true }) {
+        if !args.command.json() {
             heading(&shard)?;
         }
         of_one(Arc::new(shard), args).await?;
@@ -44,8 +45,8 @@ pub async fn slot(config: &Config, args: &SlotArgs) -> Result<(), Error> {
 async fn of_one(config: Arc<Config>, args: &SlotArgs) -> Result<(), Error> {
     match &args.command {
         SlotCommand::List { json } => list::list(&config, *json).await,
-        SlotCommand::Bookmark { name } => bookmark(&config, name).await,
-        SlotCommand::Drop { name, yes } => drop_bookmark(&config, name, !yes).await,
+        SlotCommand::Bookmark { name, json } => bookmark(&config, name, *json).await,
+        SlotCommand::Drop { name, yes, json } => drop_bookmark(&config, name, !yes, *json).await,
         SlotCommand::Reset { to, how } => moving::reset(&config, to, how).await,
         SlotCommand::Advance { to, how } => moving::advance(&config, *to, how).await,
     }
@@ -56,7 +57,17 @@ async fn session(config: &Config) -> Result<Session, Error> {
     connect(config, "slot", Startup::default()).await
 }
 
-async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
+/// A bookmark that was created or dropped, as `--json` prints it.
+#[derive(Serialize)]
+struct Changed<'a> {
+    slot: &'a str,
+    bookmark: &'a str,
+    bookmark_slot: &'a str,
+    /// Null if it is lost.
+    position: Option<String>,
+}
+
+async fn bookmark(config: &Config, name: &str, json: bool) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::usage(
             ErrorCode::CommandLine,
@@ -81,13 +92,18 @@ async fn bookmark(config: &Config, name: &str) -> Result<(), Error> {
     let made = made.into_iter().find(|bookmark| bookmark.slot == slot);
     let position = made.as_ref().and_then(|made| made.position).unwrap_or_default();
     session.close().await;
+    if json {
+        let position = Some(position.to_string());
+        let changed = Changed { slot: &config.postgres.slot, bookmark: name, bookmark_slot: &slot, position };
+        return terminal::print_json(&changed);
+    }
     terminal::print(&format!(
         "bookmark {name} created at {position}. It is the slot {slot}, for which Postgres retains the log from there on. To drop it: \
          outbox-router slot drop {name}\n"
     ))
 }
 
-async fn drop_bookmark(config: &Config, name: &str, asks: bool) -> Result<(), Error> {
+async fn drop_bookmark(config: &Config, name: &str, asks: bool, json: bool) -> Result<(), Error> {
     let mut session = session(config).await?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     let found = known.iter().find(|known| known.title() == name || known.slot == name);
@@ -102,6 +118,11 @@ async fn drop_bookmark(config: &Config, name: &str, asks: bool) -> Result<(), Er
     }
     bookmarks::drop_slot(&mut session, &found.slot).await?;
     session.close().await;
+    if json {
+        let position = found.position.map(|position| position.to_string());
+        let (slot, bookmark_slot) = (&config.postgres.slot, &found.slot);
+        return terminal::print_json(&Changed { slot, bookmark: &title, bookmark_slot, position });
+    }
     terminal::print(&format!(
         "bookmark {} dropped; it retained {} of log\n",
         title,

@@ -9,9 +9,10 @@ use std::time::Duration;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Lsn, PgTimestamp};
+use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::count::{self, Count};
+use super::count::{self, Count, Counted};
 use super::no_bookmark;
 use crate::advice::OrRemedy;
 use crate::checkpoint::Replay;
@@ -35,6 +36,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Goes back to a bookmark.
 pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Result<(), Error> {
+    check_confirmable(how)?;
     let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
     if let Some(known) = before.slot() {
@@ -68,7 +70,8 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         ));
     }
     let shard = before.shard(config).await?;
-    let counted = count::between(config, &before.catalog.tables, shard, &bookmark.slot, back, now).await;
+    let tables = &before.catalog.tables;
+    let counted = count::between(config, tables, shard, &bookmark.slot, back, now, how.json).await;
     let mut unknown = Vec::new();
     let count = count_or_reason(counted, now.flush, &mut unknown)?;
     let what = format!(
@@ -78,7 +81,10 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         bookmark.made(),
         described(&count, "sent again", &unknown)
     );
-    if !confirmed(&what, how, &count)? {
+    let title = bookmark.title();
+    let mut moved = Move::new(slot, now.flush, position, &count, unknown);
+    moved.bookmark = Some(&title);
+    if !confirmed(&what, how, &moved)? {
         before.close().await;
         return Ok(());
     }
@@ -104,9 +110,16 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     let header = if before.topic.is_some() {
         format!(" Events that are sent again carry the header outbox-router-replay: {mark}.")
     } else {
-        " Events that are sent again do not carry a replay header, because `[delivery] positions_topic` is empty.".to_owned()
+        " Events that are sent again do not carry a replay header, because `[delivery] positions_topic` is false.".to_owned()
     };
+    let replay_header = before.topic.is_some().then_some(mark);
     before.close().await;
+    if how.json {
+        if !failover.is_empty() {
+            tracing::warn!("{}", failover.trim_start());
+        }
+        return terminal::print_json(&Move { moved: true, replay_header, ..moved });
+    }
     terminal::print(&format!(
         "The router resumes at {position}; a running router does so without a restart.{header}{failover}\n"
     ))
@@ -114,6 +127,7 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
 
 /// Skips events.
 pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Result<(), Error> {
+    check_confirmable(how)?;
     let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
     before.catalog.check_slot(config.source())?;
@@ -146,14 +160,15 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     }
     let counted = match before.shard(config).await {
         Ok(shard) if readable.flush < to => {
-            count::between(config, &before.catalog.tables, shard, slot, readable, ahead).await
+            count::between(config, &before.catalog.tables, shard, slot, readable, ahead, how.json).await
         }
         Ok(_) => Ok(Count::default()),
         Err(error) => Err(error),
     };
     let count = count_or_reason(counted, to, &mut unknown)?;
     let what = format!("Ahead from {} to {to}: {}", now.flush, described(&count, "never sent", &unknown));
-    if !confirmed(&what, how, &count)? {
+    let moved = Move::new(slot, now.flush, to, &count, unknown);
+    if !confirmed(&what, how, &moved)? {
         before.close().await;
         return Ok(());
     }
@@ -180,6 +195,9 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     }
     locked.close().await;
     before.close().await;
+    if how.json {
+        return terminal::print_json(&Move { moved: true, ..moved });
+    }
     terminal::print(&format!("The router resumes at {to}; a running router does so without a restart.\n"))
 }
 
@@ -190,7 +208,9 @@ fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
     if !to.contains([':', '-']) {
         return missing;
     }
-    let what = match bookmarks::parse_time(to, OffsetDateTime::now_utc()) {
+    let now = OffsetDateTime::now_utc();
+    let what = match bookmarks::parse_time(to, now) {
+        Some(time) if bookmarks::is_in_future(time, now) => format!("{to} (UTC) is in the future"),
         Some(_) => format!("no bookmark that was created by {to} (UTC) can be used"),
         None => {
             format!("{to} is neither a time, such as 14:05 or 2026-11-21T14:05, nor the name of a bookmark")
@@ -227,16 +247,57 @@ fn described(count: &Count, what: &str, unknown: &[String]) -> String {
     }
 }
 
+/// A move, as `--json` prints it.
+#[derive(Serialize)]
+struct Move<'a> {
+    slot: &'a str,
+    /// Null if the position skips events.
+    bookmark: Option<&'a str>,
+    from: String,
+    to: String,
+    #[serde(flatten)]
+    count: Counted,
+    /// What could not be counted, as clauses.
+    not_counted: Vec<String>,
+    /// False with `--dry-run`.
+    moved: bool,
+    /// The value of the header of events that are sent again.
+    replay_header: Option<String>,
+}
+
+impl<'a> Move<'a> {
+    fn new(slot: &'a str, from: Lsn, to: Lsn, count: &Count, not_counted: Vec<String>) -> Self {
+        let (from, to, count) = (from.to_string(), to.to_string(), Counted::from(count));
+        Move { slot, bookmark: None, from, to, count, not_counted, moved: false, replay_header: None }
+    }
+}
+
+/// Refuses to ask beside JSON, before the log is read.
+fn check_confirmable(how: &MoveArgs) -> Result<(), Error> {
+    if how.json && !how.yes && !how.dry_run {
+        return Err(Error::usage(
+            ErrorCode::CommandLine,
+            "Cannot ask for confirmation with --json",
+            "Add --yes to proceed without confirmation, or --dry-run to see what the command would do",
+        ));
+    }
+    Ok(())
+}
+
 /// Prints the effect, and returns whether to go on.
-fn confirmed(what: &str, how: &MoveArgs, count: &Count) -> Result<bool, Error> {
-    terminal::print(&format!("{what}\n"))?;
+fn confirmed(what: &str, how: &MoveArgs, moved: &Move<'_>) -> Result<bool, Error> {
+    if how.json && how.dry_run {
+        terminal::print_json(moved)?;
+    } else if !how.json {
+        terminal::print(&format!("{what}\n"))?;
+    }
     if how.dry_run {
         return Ok(false);
     }
     if how.yes {
         return Ok(true);
     }
-    confirm_by_count("", count.events)
+    confirm_by_count("", moved.count.events)
 }
 
 /// Takes the slot's lock in a new session. A running router releases it when its walsender is terminated, and then waits for

@@ -15,7 +15,7 @@ use crate::cli::StatusArgs;
 use crate::commands::Completion;
 use crate::commands::table::TableStyle;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::monitor::StatusReport;
 use crate::terminal;
 
@@ -25,6 +25,8 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// What was found, in the shape that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Found<P> {
+    /// The reason for the exit code 1, or null.
+    error_code: Option<ErrorCode>,
     /// The router's report, as at `/status`; null if it does not answer.
     router: Option<StatusReport>,
     /// Why it does not answer.
@@ -50,7 +52,7 @@ pub async fn status(config: &Config, args: &StatusArgs) -> Result<Completion, Er
             let text = show(&found, &config.name, &TableStyle::for_stdout());
             terminal::print(&if args.watch.is_some() { instead_of_the_last(&text) } else { text })?;
         }
-        let Some(seconds) = args.watch else { return Ok(completion(&found)) };
+        let Some(seconds) = args.watch else { return Ok(completion(found.error_code)) };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 }
@@ -60,17 +62,30 @@ fn instead_of_the_last(text: &str) -> String {
     if io::stdout().is_terminal() { format!("{CLEAR}{text}") } else { format!("{text}\n") }
 }
 
-fn completion<P>(found: &Found<P>) -> Completion {
-    let well = found.router.as_ref().is_some_and(|router| router.ready && router.healthy);
-    if well { Completion::Success } else { Completion::ProblemsFound }
+fn completion(problem: Option<ErrorCode>) -> Completion {
+    problem.map_or(Completion::Success, |_| Completion::ProblemsFound)
+}
+
+/// The code of the refusal, or of a router that does not run or is not ready.
+fn problem(report: Option<&StatusReport>) -> Option<ErrorCode> {
+    match report {
+        Some(router) if router.ready && router.healthy => None,
+        router => Some(router.and_then(|router| router.code).unwrap_or(ErrorCode::RouterNotReady)),
+    }
 }
 
 async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Result<P, Error>) -> Found<P> {
     let why = match listen {
-        None => "the admin endpoint is off: `listen` in [admin] is empty".to_owned(),
+        None => "the admin endpoint is off: `listen` in [admin] is false".to_owned(),
         Some(listen) => match ask(listen).await {
             Ok(report) => {
-                return Found { router: Some(report), no_answer: None, postgres: None, postgres_error: None };
+                return Found {
+                    error_code: problem(Some(&report)),
+                    router: Some(report),
+                    no_answer: None,
+                    postgres: None,
+                    postgres_error: None,
+                };
             }
             Err(why) => why,
         },
@@ -79,7 +94,8 @@ async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Resu
         Ok(known) => (Some(known), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    Found { router: None, no_answer: Some(why), postgres, postgres_error: error }
+    let error_code = problem(None);
+    Found { error_code, router: None, no_answer: Some(why), postgres, postgres_error: error }
 }
 
 async fn ask(listen: &str) -> Result<StatusReport, String> {

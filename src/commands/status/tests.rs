@@ -13,7 +13,13 @@ fn busy() -> Monitor {
 
 fn found(monitor: &Monitor) -> Found<String> {
     let router = StatusReport { version: "1.2.3".to_owned(), ..monitor.snapshot() };
-    Found { router: Some(router), no_answer: None, postgres: None, postgres_error: None }
+    Found {
+        error_code: problem(Some(&router)),
+        router: Some(router),
+        no_answer: None,
+        postgres: None,
+        postgres_error: None,
+    }
 }
 
 #[test]
@@ -75,14 +81,15 @@ async fn without_anybody_both_reasons_are_said() {
     })
     .await;
     insta::assert_snapshot!(show(&found, "shop.outbox_router", &PLAIN), @r"
-    the admin endpoint is off: `listen` in [admin] is empty
+    the admin endpoint is off: `listen` in [admin] is false
 
     The slot cannot be read from Postgres either: connection refused at db:5432
     ");
     insta::assert_snapshot!(serde_json::to_string_pretty(&found).unwrap(), @r#"
     {
+      "error_code": "OBR-2011",
       "router": null,
-      "no_answer": "the admin endpoint is off: `listen` in [admin] is empty",
+      "no_answer": "the admin endpoint is off: `listen` in [admin] is false",
       "postgres": null,
       "postgres_error": "connection refused at db:5432"
     }
@@ -108,11 +115,14 @@ async fn another_program_at_the_address_is_not_taken_for_a_router() {
 #[test]
 fn the_code_is_0_for_a_router_that_is_well_and_for_nothing_else() {
     let (monitor, clock) = Monitor::for_test("r");
-    assert_eq!(completion(&found(&monitor)), Completion::ProblemsFound, "starting");
+    let code = || problem(Some(&monitor.snapshot()));
+    assert_eq!(code(), Some(ErrorCode::RouterNotReady), "starting");
     monitor.state(State::Active);
-    assert_eq!(completion(&found(&monitor)), Completion::Success, "active");
+    assert_eq!(code(), None, "active");
     clock.advance(Duration::from_secs(60));
-    assert_eq!(completion(&found(&monitor)), Completion::ProblemsFound, "stuck");
-    let nobody = Found { router: None, ..found(&monitor) };
-    assert_eq!(completion(&nobody), Completion::ProblemsFound, "nobody");
+    assert_eq!(code(), Some(ErrorCode::RouterNotReady), "stuck");
+    monitor.state(State::Refused { code: ErrorCode::SlotLost, reason: "lost".to_owned() });
+    assert_eq!(code(), Some(ErrorCode::SlotLost), "refused");
+    assert_eq!(completion(problem(None)), Completion::ProblemsFound, "nobody");
+    assert_eq!(completion(None), Completion::Success);
 }

@@ -17,10 +17,11 @@ use crate::advice;
 use crate::config::contracts::ContractConfig;
 use crate::config::identifiers::{check_name, check_router_name, check_slot, parse_table, split_tables};
 use crate::config::kafka_properties::{self, Refusal};
+use crate::config::log::Log;
 use crate::config::pattern::Pattern;
 use crate::config::raw::{
-    Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute, RawTopics,
-    Value,
+    Node, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
+    RawTopics, Value,
 };
 use crate::config::read::{Located, Reader};
 use crate::config::source::{Problems, Sources};
@@ -29,14 +30,15 @@ use crate::config::{
     Admin, CatchUp, Columns, Config, Delivery, DeliveryMode, Kafka, OnUpdate, Outbox, Postgres, Route,
     TableName, Topics,
 };
-use crate::error::{Error, ErrorCode};
 use crate::reserved::HEARTBEAT_PREFIX;
 use crate::topic_name;
 
 /// Whether the configuration must name brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::config) enum Brokers {
+pub enum Brokers {
+    /// It must.
     Required,
+    /// It need not: the command does not connect to Kafka.
     Optional,
 }
 
@@ -62,7 +64,7 @@ pub(super) fn convert(
     env: &Environment,
     problems: Problems,
     brokers: Brokers,
-) -> Result<Parsed, Error> {
+) -> Result<Parsed, Problems> {
     let mut reader = Reader { sources, problems };
     let mut secrets = SecretLocations::default();
     let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
@@ -76,6 +78,7 @@ pub(super) fn convert(
     let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters.0);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
     let shards = crate::config::shards::shards(&mut reader, raw.shards.0);
+    let log = crate::config::log::log(&mut reader, raw.log.0);
     let name = reader.checked("name", raw.name, check_router_name);
     if let (None, Some(postgres)) = (&name, &postgres) {
         let default = default_name(postgres);
@@ -91,10 +94,8 @@ pub(super) fn convert(
         let name = name.clone().unwrap_or_else(|| default_name(postgres));
         crate::config::shards::check_names(&mut reader, &shards, &name, postgres);
     }
-    reader.problems.into_result()?;
-    // cannot fail: without a connection string, the problem was returned above
-    let postgres = postgres
-        .ok_or_else(|| Error::usage(ErrorCode::Configuration, "`postgres.url` is not set", "Set it"))?;
+    // without a connection string there is always a problem
+    let (Some(postgres), true) = (postgres, reader.problems.is_empty()) else { return Err(reader.problems) };
     Ok(Parsed {
         secrets,
         config: Config {
@@ -111,6 +112,7 @@ pub(super) fn convert(
             dead_letters,
             contracts,
             shards,
+            log,
             shard: None,
         },
     })
@@ -121,12 +123,19 @@ pub(super) fn for_contracts(
     raw: RawConfig,
     sources: &Sources<'_>,
     problems: Problems,
-) -> Result<ContractConfig, Error> {
+) -> Result<ContractConfig, Problems> {
     let mut reader = Reader { sources, problems };
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
-    reader.problems.into_result()?;
-    Ok(ContractConfig { contracts, topic: route.topic, columns: outbox.columns })
+    match reader.problems.is_empty() {
+        true => Ok(ContractConfig { contracts, topic: route.topic, columns: outbox.columns }),
+        false => Err(reader.problems),
+    }
+}
+
+/// Converts only `[log]`; invalid values count as missing.
+pub(super) fn for_logging(raw: RawConfig, sources: &Sources<'_>, problems: Problems) -> Log {
+    crate::config::log::log(&mut Reader { sources, problems }, raw.log.0)
 }
 
 /// Converts `[outbox]` and `[route]`, whose defaults a preset changes.
@@ -153,19 +162,23 @@ fn postgres(
     env: &Environment,
     secrets: &mut SecretLocations,
 ) -> Option<Postgres> {
-    let password_file = reader.text("postgres.password_file", raw.password_file);
-    let password_file = password_file
-        .filter(|file| !file.text.is_empty())
-        .map(|file| reader.resolve_path(file.text.as_ref(), &file.span));
+    let password_file = reader.text_or_off("postgres.password_file", raw.password_file).flatten();
+    let password_file = password_file.map(|file| reader.resolve_path(file.text.as_ref(), &file.span));
+    let password = password_source(reader, password_file, raw.password_command);
     let was_set = raw.url.is_some();
     let url = reader.text("postgres.url", raw.url);
     let conninfo = match url {
         Some(Located { text, span, inline, file }) if !text.trim().is_empty() => {
-            if conninfo::contains_password(&text) {
-                secrets.inline |= inline;
+            if conninfo::password_in(&text).is_some() {
+                let is_own = |password: Secret| !password.reveal().contains("${");
+                let in_file = match reader.sources.original(&span) {
+                    Some(original) => conninfo::password_in(original).is_some_and(is_own),
+                    None => true,
+                };
+                secrets.inline |= inline && in_file;
                 secrets.files.extend(file);
             }
-            let parsed = ConnInfo::parse_with(&text, password_file.as_deref(), env).map_err(|error| {
+            let parsed = ConnInfo::parse_with(&text, password, env).map_err(|error| {
                 let remedy = advice::connection_string_remedy(&error);
                 reader.problem(&span, "postgres.url", error.what, remedy);
             });
@@ -197,6 +210,35 @@ fn postgres(
         catch_up,
         catch_up_lag,
     })
+}
+
+/// Where the password comes from, if that is configured outside of the connection string.
+fn password_source(reader: &mut Reader<'_>, file: Option<PathBuf>, command: Value) -> Option<Password> {
+    let key = "postgres.password_command";
+    let file = file.map(Password::File);
+    let Some(command) = command else { return file };
+    let (span, one_text) = (command.span(), matches!(command.get_ref(), Node::Text(_)));
+    let from_variable = reader.sources.is_variable(&span);
+    let words = reader.texts(key, Some(command), |text| text.split_whitespace().collect())?;
+    let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
+    let program = words.first().map_or("", String::as_str);
+    if words.is_empty() || words == [""] {
+        return file;
+    }
+    if program.is_empty() || words.iter().any(|word| word.contains('\0')) {
+        reader.problem(
+            &span,
+            key,
+            "the program's name is empty, or a word contains a zero byte",
+            "Correct the words",
+        );
+    } else if one_text && !from_variable && program.contains(char::is_whitespace) {
+        let what = "no shell splits this text into words";
+        reader.problem(&span, key, what, "Write an array: the program, and each of its arguments");
+    } else if file.is_some() {
+        reader.problem(&span, key, "`password_file` is set too", "Keep one of them");
+    }
+    Some(Password::Command(words))
 }
 
 fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) -> Outbox {
@@ -290,6 +332,7 @@ fn kafka(
     secrets: &mut SecretLocations,
 ) -> Kafka {
     let mut properties = BTreeMap::new();
+    let mut mechanism = None;
     for (name, located) in reader.properties("kafka", raw, kafka_properties::canonical) {
         let Located { text, span, inline, file } = located;
         if name == "bootstrap.servers" && text.trim().is_empty() {
@@ -309,13 +352,24 @@ fn kafka(
                     // librdkafka opens the file, relative to the working directory
                     secrets.files.push(text.as_str().into());
                 }
+                if name == "sasl.mechanism" {
+                    mechanism = Some(span);
+                }
                 properties.insert(name, Secret::new(text));
             }
-            Err(Refusal { what, remedy }) => {
-                let place = reader.sources.place(&span);
-                reader.problems.push(place, what, remedy);
-            }
+            Err(Refusal { what, remedy }) => reader.refused(&span, &format!("kafka.{name}"), what, remedy),
         }
+    }
+    if let Some(span) = mechanism
+        && kafka_properties::has_no_source_of_tokens(&properties)
+    {
+        reader.problem(
+            &span,
+            "kafka.\"sasl.mechanism\"",
+            "OAUTHBEARER needs tokens, and nothing says where they come from",
+            "Add `\"sasl.oauthbearer.method\" = \"oidc\"` to [kafka], with sasl.oauthbearer.token.endpoint.url, \
+             sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
+        );
     }
     if brokers == Brokers::Required && !properties.contains_key("bootstrap.servers") {
         reader.missing(
@@ -377,7 +431,7 @@ fn delivery(reader: &mut Reader<'_>, raw: RawDelivery) -> Delivery {
             &span,
             "delivery.mode",
             "\"exactly-once\" commits the position together with the events, and `positions_topic` is switched off",
-            "Remove `positions_topic = \"\"`, or choose \"at-least-once\"",
+            "Remove `positions_topic = false`, or choose \"at-least-once\"",
         );
     }
     let shutdown = reader.duration("delivery.shutdown_timeout", raw.shutdown_timeout, Duration::ZERO);
@@ -397,7 +451,7 @@ fn positions_topic(reader: &mut Reader<'_>, raw: Value) -> Option<Option<String>
     let key = "delivery.positions_topic";
     let Some(Located { text, span, .. }) = reader.text_or_off(key, raw)? else { return Some(None) };
     let checked = topic_name::check_own(&text).map_err(|error| {
-        let remedy = "Write the name of a topic that only routers use; an empty text switches it off";
+        let remedy = "Write the name of a topic that only routers use; false switches it off";
         reader.problem(&span, key, error.to_string(), remedy);
     });
     checked.ok().map(|()| Some(text))
@@ -413,7 +467,7 @@ fn admin(reader: &mut Reader<'_>, raw: RawAdmin) -> Admin {
                     &span,
                     "admin.listen",
                     "expected host:port",
-                    "Write it as \"127.0.0.1:8084\", \"0.0.0.0:8084\" or \"[::]:8084\"; an empty text switches it off",
+                    "Write it as \"127.0.0.1:8084\", \"0.0.0.0:8084\" or \"[::]:8084\"; false switches it off",
                 );
             }
             Admin { listen: Some(text) }

@@ -45,7 +45,7 @@ impl Templates<'_, '_> {
         &mut self,
         key: &str,
         value: Value,
-        form: &str,
+        form: &'static str,
         check: impl FnOnce(&Template) -> Result<(), String>,
     ) -> Option<Template> {
         let Located { text, span, .. } = self.reader.text(key, value)?;

@@ -2,11 +2,14 @@
 
 mod names;
 
+use std::collections::BTreeMap;
+
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use names::{ALIASES, CONSUMER, PRODUCER};
+use pg_logical::Secret;
 use pg_logical::conninfo::nearest;
 
 /// Properties that the router sets itself, or that would break one of its guarantees: names and aliases, the reason, and the
@@ -82,6 +85,18 @@ pub fn is_secret(property: &str) -> bool {
     words.iter().any(|word| property.contains(word))
 }
 
+/// Whether these properties choose OAUTHBEARER and no way to get tokens. librdkafka would wait for a token for ever. It compares
+/// the values of enumerations and booleans in any case, and takes three words for true.
+pub(super) fn has_no_source_of_tokens(properties: &BTreeMap<String, Secret>) -> bool {
+    let is = |name: &str, values: &[&str]| {
+        let set = properties.get(name).map(|set| set.reveal().trim());
+        set.is_some_and(|set| values.iter().any(|value| set.eq_ignore_ascii_case(value)))
+    };
+    is("sasl.mechanism", &["OAUTHBEARER"])
+        && !is("sasl.oauthbearer.method", &["oidc"])
+        && !is("enable.sasl.oauthbearer.unsecure.jwt", &["true", "t", "1"])
+}
+
 /// Whether the value names a file with a secret, such as a private key. librdkafka does not warn if others can read it.
 pub(super) fn names_secret_file(property: &str) -> bool {
     let words = ["key.location", "keystore.location", "private.key.file", "assertion.file", "keytab"];
@@ -97,6 +112,16 @@ pub fn is_built_with(feature: &str) -> bool {
 /// Whether librdkafka documents a producer property of this name.
 pub(super) fn is_known(property: &str) -> bool {
     PRODUCER.contains(&property)
+}
+
+/// The names of properties that may be set.
+pub(super) fn accepted() -> impl Iterator<Item = &'static str> {
+    PRODUCER.iter().copied().filter(|name| refused().all(|refused| refused != *name))
+}
+
+/// The names of properties that the router sets itself.
+pub(super) fn refused() -> impl Iterator<Item = &'static str> {
+    REFUSED.iter().flat_map(|(names, _, _)| names.iter().copied())
 }
 
 /// The name under which a property is stored if librdkafka accepts two.

@@ -1,6 +1,6 @@
 //! The names of librdkafka's properties, from its CONFIGURATION.md (2.12).
 //!
-//! They are only used for suggestions and for environment variables: librdkafka itself checks names and values.
+//! They are only used for suggestions, for environment variables and for the JSON Schema: librdkafka itself checks names and values.
 
 /// The properties of producers and of all clients, without those that only code can set (callbacks, pointers).
 pub(super) const PRODUCER: &[&str] = &[

@@ -1,4 +1,4 @@
-//! The effective configuration as TOML, for `check --print-config`.
+//! The effective configuration as TOML, for `config show`.
 
 mod route;
 
@@ -10,13 +10,13 @@ use pg_logical::conninfo::Password;
 use crate::config::Config;
 use crate::config::identifiers::format_table;
 use crate::config::kafka_properties::is_secret;
-use crate::config::quoted::quoted;
+use crate::config::quoted::{quoted, quoted_as_is};
 use crate::config::units::{format_duration, format_size};
 use crate::config::words::{CATCH_UP, ON_UPDATE, word};
 
 impl Config {
     /// The effective configuration, including defaults and the environment, as a file that loads as the same configuration.
-    /// Passwords, secrets and private keys are replaced by asterisks.
+    /// Passwords, secrets, private keys and the arguments of `password_command` are replaced by asterisks.
     pub fn to_redacted_toml(&self) -> String {
         let mut text = String::new();
         // writing to a String cannot fail
@@ -30,8 +30,18 @@ impl Config {
         let postgres = &self.postgres;
         writeln!(out, "\n[postgres]")?;
         writeln!(out, "url = {}", quoted(&postgres.conninfo.to_redacted_uri()))?;
-        if let Some(Password::File(file)) = &postgres.conninfo.password {
-            writeln!(out, "password_file = {}", quoted(&file.display().to_string()))?;
+        match &postgres.conninfo.password {
+            Some(Password::File(file)) => {
+                writeln!(out, "password_file = {}", quoted(&file.display().to_string()))?;
+            }
+            Some(Password::Command(words)) => {
+                // an argument may be a token
+                let shown =
+                    (0..).zip(words).map(|(number, word)| if number == 0 { word.as_str() } else { REDACTED });
+                let words: Vec<String> = shown.map(quoted).collect();
+                writeln!(out, "password_command = [{}]", words.join(", "))?;
+            }
+            Some(Password::Given(_)) | None => {}
         }
         writeln!(out, "slot = {}", quoted(&postgres.slot))?;
         writeln!(out, "publication = {}", quoted(&postgres.publication))?;
@@ -74,7 +84,7 @@ impl Config {
         writeln!(out, "\n[kafka]")?;
         for (name, value) in &self.kafka.properties {
             let value = if is_secret(name) { REDACTED } else { value.reveal() };
-            writeln!(out, "{} = {}", quoted(name), quoted(value))?;
+            writeln!(out, "{} = {}", quoted_as_is(name), quoted(value))?;
         }
 
         writeln!(out, "\n[topics]")?;
@@ -90,7 +100,7 @@ impl Config {
             writeln!(out, "\n[topics.config]")?;
         }
         for (name, value) in &self.topics.config {
-            writeln!(out, "{} = {}", quoted(name), quoted(value))?;
+            writeln!(out, "{} = {}", quoted_as_is(name), quoted(value))?;
         }
 
         writeln!(out, "\n[delivery]")?;
@@ -98,18 +108,18 @@ impl Config {
         writeln!(out, "window.records = {}", self.delivery.window_records)?;
         let bytes = u64::try_from(self.delivery.window_bytes).unwrap_or(u64::MAX);
         writeln!(out, "window.bytes = {}", quoted(&format_size(bytes)))?;
-        let positions = self.delivery.positions_topic.as_deref().unwrap_or_default();
-        writeln!(out, "positions_topic = {}", quoted(positions))?;
+        optional_name(out, "positions_topic", self.delivery.positions_topic.as_deref())?;
         writeln!(out, "shutdown_timeout = {}", quoted(&format_duration(self.delivery.shutdown_timeout)))?;
 
         writeln!(out, "\n[admin]")?;
-        writeln!(out, "listen = {}", quoted(self.admin.listen.as_deref().unwrap_or_default()))?;
+        optional_name(out, "listen", self.admin.listen.as_deref())?;
 
         crate::config::bookmarks::write_toml(self, out)?;
         crate::config::heartbeat::write_toml(self, out)?;
         crate::config::dead_letters::write_toml(self, out)?;
         crate::config::contracts::write_toml(self, out)?;
-        crate::config::shards::write_toml(self, out)
+        crate::config::shards::write_toml(self, out)?;
+        crate::config::log::write_toml(self, out)
     }
 }
 

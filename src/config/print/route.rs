@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::config::quoted::quoted;
+use crate::config::quoted::{quoted, quoted_as_is};
 use crate::config::template::Template;
 use crate::config::words::word;
 use crate::config::{
@@ -45,14 +45,16 @@ pub(super) fn write(out: &mut String, route: &Route) -> fmt::Result {
 }
 
 fn template(template: &Template) -> String {
-    quoted(&template.to_string())
+    quoted_as_is(&template.to_string())
 }
 
 fn section(out: &mut String, name: &str, entries: &[NamedTemplate]) -> fmt::Result {
     if !entries.is_empty() {
         writeln!(out, "\n[{name}]")?;
     }
-    entries.iter().try_for_each(|entry| writeln!(out, "{} = {}", quoted(&entry.name), template(&entry.value)))
+    entries
+        .iter()
+        .try_for_each(|entry| writeln!(out, "{} = {}", quoted_as_is(&entry.name), template(&entry.value)))
 }
 
 fn cloudevents(out: &mut String, attributes: &CloudEvents) -> fmt::Result {
@@ -80,7 +82,7 @@ fn rule(out: &mut String, rule: &Rule) -> fmt::Result {
                 Accepted::Text(pattern) => quoted(&pattern.to_string()),
             })
             .collect();
-        writeln!(out, "match.{} = [{}]", quoted(&condition.name.to_string()), accepted.join(", "))?;
+        writeln!(out, "match.{} = [{}]", quoted_as_is(&condition.name.to_string()), accepted.join(", "))?;
     }
     match &rule.action {
         Action::Drop => writeln!(out, "drop = true"),
@@ -95,7 +97,7 @@ fn rule(out: &mut String, rule: &Rule) -> fmt::Result {
                 writeln!(out, "value = {}", word(&ValueForm::ALL, *value))?;
             }
             headers.iter().try_for_each(|header| {
-                writeln!(out, "headers.{} = {}", quoted(&header.name), template(&header.value))
+                writeln!(out, "headers.{} = {}", quoted_as_is(&header.name), template(&header.value))
             })
         }
     }

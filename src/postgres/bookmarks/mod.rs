@@ -149,9 +149,14 @@ pub const REPLICATION: &str = "The role needs the attribute REPLICATION, and a s
 pub fn find<'a>(bookmarks: &'a [Bookmark], text: &str, now: OffsetDateTime) -> Option<&'a Bookmark> {
     let named = bookmarks.iter().rfind(|bookmark| !bookmark.name.is_empty() && bookmark.name == text);
     named.or_else(|| {
-        let time = parse_time(text, now)?;
+        let time = parse_time(text, now).filter(|time| !is_in_future(*time, now))?;
         bookmarks.iter().rfind(|bookmark| bookmark.made <= time && !bookmark.is_lost())
     })
+}
+
+/// Whether a time is later than any bookmark can have been made. Without seconds it is the end of a minute, and clocks differ.
+pub fn is_in_future(time: OffsetDateTime, now: OffsetDateTime) -> bool {
+    time - now > time::Duration::MINUTE
 }
 
 /// `14:05`, `14:05:30`, `2026-11-21T14:05`, with or without seconds and `Z`. A time of day is its last occurrence.
@@ -305,6 +310,9 @@ mod tests {
             ("2026-11-21 14:04", Some(1)),
             ("2026-11-21T15:05:00.000Z", Some(3)),
             ("2026-11-20T14:04", None),
+            ("2026-11-21T15:30", Some(3)),
+            ("2026-11-21T15:32", None),
+            ("2027-01-01T00:00", None),
             ("other", None),
             ("25:00", None),
             ("14:05:00:00", None),

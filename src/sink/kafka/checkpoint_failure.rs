@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, error_policy, in_words};
+use super::acls::MissingRight;
+use super::error_policy::{ErrorPolicy, error_policy, in_words};
 use crate::error::{Error, Peer};
 
 /// Why a transaction was not committed, or may not have been.
@@ -13,7 +14,7 @@ pub struct NotCommitted {
     /// The error of the brokers or the client.
     pub reason: String,
     /// The remedy; empty if the cause may be temporary.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 impl From<NotCommitted> for Error {
@@ -27,15 +28,18 @@ impl From<NotCommitted> for Error {
 pub(super) struct CheckpointFailure(Arc<Mutex<Option<NotCommitted>>>);
 
 impl CheckpointFailure {
-    pub(super) fn failed(&self, code: Code) {
-        let remedy = match error_policy(code) {
-            ErrorPolicy::Denied(_) => MAY_NOT_WRITE,
-            ErrorPolicy::Refused(remedy) => remedy,
+    /// `missing` is the right that is missing if that is the reason.
+    pub(super) fn failed(&self, code: Code, missing: impl FnOnce() -> MissingRight) {
+        let reason = format!("the position was refused: {}", in_words(code));
+        let refused = match error_policy(code) {
+            ErrorPolicy::Denied => {
+                let missing = missing();
+                NotCommitted { reason: format!("{reason}: {}", missing.what()), remedy: missing.remedy }
+            }
+            ErrorPolicy::Refused(remedy) => NotCommitted { reason, remedy: remedy.to_owned() },
             // the consequence of another error, which is reported by itself
-            ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
+            ErrorPolicy::Retry | ErrorPolicy::Consequence => NotCommitted { reason, remedy: String::new() },
         };
-        let refused =
-            NotCommitted { reason: format!("the position was refused: {}", in_words(code)), remedy };
         // an earlier reason is the cause
         self.lock().get_or_insert(refused);
     }

@@ -11,8 +11,9 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
+use super::acls::Grants;
 use super::context::{is_refusal, token_error_code, token_status};
-use super::error_policy::{error_of_code, error_of_kafka};
+use super::error_policy::{error_of_code, error_of_kafka, error_of_request};
 use super::topics::new_topic;
 use super::unreachable::no_answer;
 use super::{PROBE_TIMEOUT, properties};
@@ -28,6 +29,7 @@ pub struct ClusterInfo {
     /// Reports why it cannot connect, which the administrative client does not.
     producer: Arc<BaseProducer<Quiet>>,
     topics: Topics,
+    grants: Grants,
 }
 
 /// The brokers and topics of a cluster.
@@ -79,7 +81,8 @@ impl ClusterInfo {
         let last_error = Arc::clone(&context.last_error);
         let producer = Arc::new(properties::make(&settings, context)?);
         let admin = properties::make(&settings, Quiet::default())?;
-        let cluster_info = ClusterInfo { admin, producer, topics: config.topics.clone() };
+        let cluster_info =
+            ClusterInfo { admin, producer, topics: config.topics.clone(), grants: Grants::of(config) };
         let heard = Arc::clone(&last_error);
         let answered = cluster_info.ask(move |producer| {
             let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -178,7 +181,8 @@ impl ClusterInfo {
         let what = format!("create a topic like {topic}");
         match results.map_err(|error| error_of_kafka(&what, &error, Exit::Refused))?.into_iter().next() {
             Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
-                Err(error_of_code(&what, code, Exit::Refused))
+                let missing = || self.grants.missing_on_topic("CREATE", topic);
+                Err(error_of_request(&what, code, Exit::Refused, missing))
             }
             _ => Ok(()),
         }

@@ -11,9 +11,10 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
+use super::acls::Grants;
 use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::delivery_reports::DeliveryReports;
-use super::error_policy::{ErrorPolicy, MAY_NOT_WRITE, denied, error_policy, in_words, unsendable_reason};
+use super::error_policy::{ErrorPolicy, error_policy, in_words, unsendable_reason};
 use super::topic_cache::TopicCache;
 use crate::progress::Sequence;
 use crate::relay::Refusal;
@@ -169,6 +170,7 @@ pub(super) struct EventProducerContext {
     pub(super) connection: Arc<Connection>,
     pub(super) topic_cache: Arc<TopicCache>,
     pub(super) checkpoint_failure: CheckpointFailure,
+    pub(super) grants: Arc<Grants>,
 }
 
 impl ClientContext for EventProducerContext {
@@ -216,14 +218,15 @@ impl EventProducerContext {
     /// The transaction failed because a partition of this topic could not be added to it.
     fn not_added(&self, topic: &str, error: &str) {
         let (reason, remedy) = if error == TOPIC_DENIED {
-            let reason = denied(RDKafkaErrorCode::TopicAuthorizationFailed, topic, MAY_NOT_WRITE);
-            self.topic_cache.stall_reason.set(reason.clone());
-            (reason, MAY_NOT_WRITE)
+            let missing = self.grants.missing_on_topic("WRITE", topic);
+            let reason = format!("{}: {}", RDKafkaErrorCode::TopicAuthorizationFailed, missing.what());
+            self.topic_cache.stall_reason.set(format!("{reason}. {}", missing.remedy));
+            (reason, missing.remedy)
         } else {
-            (format!("the topic {topic} cannot be added to the transaction: {error}"), "")
+            (format!("the topic {topic} cannot be added to the transaction: {error}"), String::new())
         };
-        self.checkpoint_failure.partition_not_added(NotCommitted { reason: reason.clone(), remedy });
-        self.delivery_reports.refused(Refusal::of_session(reason, remedy));
+        self.delivery_reports.refused(Refusal::of_session(reason.clone(), &remedy));
+        self.checkpoint_failure.partition_not_added(NotCommitted { reason, remedy });
     }
 
     /// The transaction failed because of its checkpoint. Its records may never be reported.
@@ -232,7 +235,7 @@ impl EventProducerContext {
             let reason = format!("the position cannot be written to the topic {topic}: {code}. {remedy}");
             self.delivery_reports.refused(Refusal::of_session(reason, remedy));
         }
-        self.checkpoint_failure.failed(code);
+        self.checkpoint_failure.failed(code, || self.grants.missing_for(code, topic));
     }
 
     /// Only an offset proves that the broker has written the record. librdkafka also reports a record as delivered when a
@@ -272,13 +275,14 @@ impl ProducerContext for EventProducerContext {
         }
         let (transient, reason, remedy) = match error_policy(code) {
             ErrorPolicy::Consequence => return,
-            ErrorPolicy::Retry => (true, in_words(code), ""),
-            ErrorPolicy::Denied(remedy) => {
-                let reason = denied(code, message.topic(), remedy);
+            ErrorPolicy::Retry => (true, in_words(code), String::new()),
+            ErrorPolicy::Denied => {
+                let missing = self.grants.missing_for(code, message.topic());
+                let reason = format!("{code}: {}", missing.reason());
                 self.topic_cache.stall_reason.set(reason.clone());
-                (true, reason, remedy)
+                (true, reason, missing.remedy)
             }
-            ErrorPolicy::Refused(remedy) => (false, code.to_string(), remedy),
+            ErrorPolicy::Refused(remedy) => (false, code.to_string(), remedy.to_owned()),
         };
         let why = Unsendable::new(unsendable_reason(code), reason, remedy);
         self.delivery_reports.refused(Refusal { last: sequence, transient, why });

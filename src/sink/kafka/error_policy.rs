@@ -2,6 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
+use super::acls::MissingRight;
 use crate::error::{Definite, Error, ErrorCode, Exit, Peer};
 use crate::unsendable::Reason;
 
@@ -12,17 +13,13 @@ pub(super) enum ErrorPolicy {
     Retry,
     /// The same record or request will be refused until somebody follows this remedy.
     Refused(&'static str),
-    /// A missing privilege: every request will be refused until somebody follows this remedy.
-    Denied(&'static str),
+    /// A missing right: every such request will be refused until somebody grants it.
+    Denied,
     /// Not about this record: it failed because of another, or was purged by us.
     Consequence,
 }
 
-/// The remedy for a missing privilege on topics.
-pub(super) const MAY_NOT_WRITE: &str = "Grant the router's principal WRITE and DESCRIBE on the topic: `outbox-router init \
-     --print-acls` prints all that it needs";
-
-/// The remedy for another denied request.
+/// The remedy for a denied request that is not about a topic.
 const MAY_NOT: &str = "Grant the router's principal the right to do so: `outbox-router init --print-acls` prints all that it needs";
 
 /// The policy for the error of a delivery report or an administrative request.
@@ -44,11 +41,9 @@ pub(super) fn error_policy(code: Code) -> ErrorPolicy {
              principal DESCRIBE_CONFIGS on the topic (`outbox-router init --print-acls` prints all that it needs) and start \
              it again, set the clocks of router and brokers right, or widen the settings",
         ),
-        Code::TopicAuthorizationFailed => ErrorPolicy::Denied(MAY_NOT_WRITE),
-        Code::ClusterAuthorizationFailed => ErrorPolicy::Denied(
-            "Grant the router's principal CREATE on the topics, or create them yourself: \
-             `outbox-router init --print-acls` prints all that it needs",
-        ),
+        Code::TopicAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed => ErrorPolicy::Denied,
         Code::InvalidTopic => ErrorPolicy::Refused(
             "Correct the aggregate type, or `[route] topic`; a topic that differs from another only in `.` and `_` is \
              refused too",
@@ -99,23 +94,30 @@ pub(super) fn unsendable_reason(code: Code) -> Reason {
 /// The error if a broker answers a request to do `what` with this code. `exit` is the exit code of a definite one.
 pub(super) fn error_of_code(what: &str, code: Code, exit: Exit) -> Error {
     let what = format!("cannot {what}: {}", in_words(code));
-    let error_policy = match (code, error_policy(code)) {
-        // the request was not about writing
-        (Code::TopicAuthorizationFailed, ErrorPolicy::Denied(_)) => ErrorPolicy::Denied(MAY_NOT),
-        (_, error_policy) => error_policy,
+    let remedy = match error_policy(code) {
+        ErrorPolicy::Refused(remedy) => remedy,
+        ErrorPolicy::Denied => MAY_NOT,
+        ErrorPolicy::Retry | ErrorPolicy::Consequence => return Error::transient(Peer::Kafka, what),
     };
-    match error_policy {
-        ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => {
-            let code = ErrorCode::KafkaRefused;
-            Definite { code, exit, what, events: code.into(), remedy: remedy.into() }.into()
-        }
-        ErrorPolicy::Retry | ErrorPolicy::Consequence => Error::transient(Peer::Kafka, what),
-    }
+    let code = ErrorCode::KafkaRefused;
+    Definite { code, exit, what, events: code.into(), remedy: remedy.into() }.into()
 }
 
-/// The message about a privilege on a topic that was revoked.
-pub(super) fn denied(code: Code, topic: &str, remedy: &str) -> String {
-    format!("{code}: {topic}. {remedy}")
+/// The same for a request that needs a right, which is `missing` if that is the reason.
+pub(super) fn error_of_request(
+    what: &str,
+    code: Code,
+    exit: Exit,
+    missing: impl FnOnce() -> MissingRight,
+) -> Error {
+    match (error_of_code(what, code, exit), error_policy(code)) {
+        (Error::Definite(error), ErrorPolicy::Denied) => {
+            let missing = missing();
+            let what = format!("{}: {}", error.what, missing.what());
+            Definite { what, remedy: missing.remedy.into(), ..error }.into()
+        }
+        (error, _) => error,
+    }
 }
 
 /// The error if a request to do `what` fails, perhaps without reaching a broker.

@@ -12,6 +12,7 @@
 //! - `error_policy` (what an error means), `cluster_info` (what `check` asks), `delivery_stats` (metrics of delivered
 //!   records)
 
+pub mod acls;
 mod admin;
 mod background_probe;
 mod checkpoint_failure;
@@ -39,6 +40,7 @@ mod suspect;
 mod topic_cache;
 mod topic_lookup;
 mod topic_monitor;
+pub mod topic_reader;
 mod topic_settings;
 mod topics;
 mod transaction_size;

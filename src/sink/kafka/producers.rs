@@ -5,6 +5,7 @@
 //! before, and gets its first record when all of the first's are acknowledged. So the log of a partition is in order, and
 //! nothing is committed beyond a gap.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use rdkafka::error::{KafkaError, RDKafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig};
 use tokio::task::JoinHandle;
 
+use super::acls::MissingRight;
 use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::client::Client;
 use super::context::{CHECKPOINT_OPAQUE, EventProducerContext};
@@ -97,7 +99,7 @@ impl Commit {
     pub(super) async fn done(&mut self) -> Result<Instant, NotCommitted> {
         (&mut self.done)
             .await
-            .unwrap_or_else(|error| Err(NotCommitted { reason: error.to_string(), remedy: "" }))
+            .unwrap_or_else(|error| Err(NotCommitted { reason: error.to_string(), remedy: String::new() }))
     }
 }
 
@@ -126,6 +128,7 @@ impl Producers {
 
     /// Ends transactions that an earlier router of this name left open, and fences that router.
     pub(super) fn init_transactions(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let missing = self.current.context().grants.missing_on_transactions(&self.name());
         let transactional = self.all().filter(|_| self.are_transactional());
         let producers: Vec<_> = transactional.cloned().map(Client::new).collect();
         let stop_flag = Arc::clone(&self.stop_flag.0);
@@ -142,10 +145,18 @@ impl Producers {
             };
             let begun: Vec<_> = producers.into_iter().map(begin).collect();
             for begun in begun {
-                begun.await.unwrap_or(Err(KafkaError::Canceled)).map_err(|error| init_failed(&error))?;
+                begun
+                    .await
+                    .unwrap_or(Err(KafkaError::Canceled))
+                    .map_err(|error| init_failed(&error, &missing))?;
             }
             Ok(())
         }
+    }
+
+    /// The router's name, which is the key of its checkpoints.
+    fn name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.position.key)
     }
 
     pub(super) fn are_transactional(&self) -> bool {
@@ -201,7 +212,7 @@ impl Producers {
     /// Commits the open transaction with this checkpoint, and makes the other producer take new records. All records sent
     /// so far must be acknowledged, and the commit before must be over.
     pub(super) fn commit(&mut self, position: Vec<u8>) -> Result<Commit, NotCommitted> {
-        let refused = |error: &KafkaError| NotCommitted { reason: error.to_string(), remedy: "" };
+        let refused = |error: &KafkaError| NotCommitted { reason: error.to_string(), remedy: String::new() };
         self.begin_transaction().map_err(|error| refused(&error))?;
         self.current.send(self.position.of(&position)).map_err(|(error, _)| refused(&error))?;
         self.position.last = Some(position);
@@ -286,7 +297,9 @@ fn commit(
             producer.commit_transaction(timeout)
         });
     }
-    committed.map(|()| acknowledged).map_err(|error| NotCommitted { reason: reason(&error), remedy: "" })
+    committed
+        .map(|()| acknowledged)
+        .map_err(|error| NotCommitted { reason: reason(&error), remedy: String::new() })
 }
 
 /// Waits until the checkpoint is acknowledged.
@@ -295,7 +308,7 @@ fn checkpoint_acknowledged(producer: &EventProducer, stop_flag: &AtomicBool) -> 
     let mut pause = POLL_INTERVAL.0;
     while producer.in_flight_count() > 0 {
         if stop_flag.load(Ordering::Acquire) {
-            return Err(NotCommitted { reason: "the session is over".to_owned(), remedy: "" });
+            return Err(NotCommitted { reason: "the session is over".to_owned(), remedy: String::new() });
         }
         std::thread::sleep(pause);
         pause = (pause + POLL_INTERVAL.0).min(POLL_INTERVAL.1);
@@ -358,13 +371,18 @@ fn reason(error: &KafkaError) -> String {
     if said.is_empty() { code } else { said }
 }
 
-fn init_failed(error: &KafkaError) -> Error {
+fn init_failed(error: &KafkaError, missing: &MissingRight) -> Error {
     let code = error.rdkafka_error_code().or_else(|| transaction(error).map(RDKafkaError::code));
-    let what = format!("the brokers do not let the router begin transactions: {}", reason(error));
+    let reason = reason(error);
+    // the brokers' messages may end with a full stop
+    let mut what = format!(
+        "the brokers do not let the router begin transactions: {}",
+        reason.strip_suffix('.').unwrap_or(&reason)
+    );
     let remedy = match code {
         Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
-            "Grant the router's principal WRITE and DESCRIBE on its transactional ids: `outbox-router init --print-acls` \
-             prints all that it needs"
+            what = format!("{what}: {}", missing.what());
+            missing.remedy.as_str()
         }
         Some(Code::InvalidTransactionTimeout) => {
             "Lower transaction.timeout.ms under `[kafka]`, or raise the brokers' transaction.max.timeout.ms"

@@ -93,6 +93,21 @@ pub fn client(config: &Config) -> ClientConfig {
     client
 }
 
+/// The properties of a consumer that reads partitions up to their ends, and only committed records. It joins no group and commits
+/// no offset.
+pub(super) fn consumer(config: &Config) -> ClientConfig {
+    let mut client = client(config);
+    client
+        // librdkafka requires a group id for reading
+        .set("group.id", &config.name)
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("isolation.level", "read_committed")
+        // do not wait for records beyond the end
+        .set("fetch.wait.max.ms", "10");
+    client
+}
+
 /// The producer's properties. Those that the guarantees need are set last; the configuration does not accept other values
 /// for them.
 pub(super) fn producer(config: &Config, batch_bytes: usize) -> ClientConfig {

@@ -11,11 +11,12 @@ use pg_logical::PgTimestamp;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer;
 
+use super::acls::Grants;
 use super::background_probe::BackgroundProbe;
 use super::checkpoint_failure::NotCommitted;
 use super::context::{AdminContext, Connection, EventProducerContext};
 use super::delivery_reports::DeliveryReports;
-use super::error_policy::{ErrorPolicy, denied, error_policy};
+use super::error_policy::{ErrorPolicy, error_policy};
 use super::event_sender::Placement;
 use super::first_in_partition::{self, FirstRecords, ProducerState};
 use super::producers::{Commit, Producers};
@@ -109,6 +110,7 @@ impl Publisher {
             delivery_reports,
             connection: Arc::clone(&connection),
             topic_cache: Arc::clone(&topic_cache),
+            grants: Arc::new(Grants::of(&config)),
             ..EventProducerContext::default()
         };
         let producers = Producers::make(&config, batch_bytes, &reports)?;
@@ -276,11 +278,12 @@ impl Publisher {
     ) -> NotSent {
         let code = error.rdkafka_error_code();
         if let Some(code) = code
-            && let ErrorPolicy::Denied(remedy) = error_policy(code)
+            && error_policy(code) == ErrorPolicy::Denied
         {
-            let reason = denied(code, record.topic, remedy);
+            let missing = self.reports.grants.missing_for(code, record.topic);
+            let reason = format!("{code}: {}", missing.reason());
             self.topic_cache.stall_reason.set(reason.clone());
-            let why = Unsendable::new(Reason::Refused, reason, remedy);
+            let why = Unsendable::new(Reason::Refused, reason, missing.remedy);
             let refusal = Refusal { last: sequence, transient: true, why };
             self.reports.delivery_reports.refused(refusal);
             return NotSent::Later;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::Producer;
 
-use super::error_policy::MAY_NOT_WRITE;
+use super::error_policy::{ErrorPolicy, error_policy};
 use super::publisher::Publisher;
 use super::stale_metadata::knows_brokers;
 use super::topic_monitor::{self, TopicHealth, TopicState};
@@ -176,18 +175,18 @@ impl Publisher {
         }
         let failed = self.producers.all().find_map(|producer| producer.client().fatal_error());
         let Some((code, reason)) = failed else { return };
-        let (reason, remedy) = match code {
+        let (reason, remedy) = match error_policy(code) {
             // an idempotent producer requests its id before the first record
-            Code::ClusterAuthorizationFailed => {
-                let reason = format!(
-                    "the brokers do not let the router write to any topic ({reason}). {MAY_NOT_WRITE}"
-                );
+            ErrorPolicy::Denied => {
+                let topic = self.topics.first().map_or(self.producers.positions_topic(), |topic| &topic.name);
+                let missing = self.reports.grants.missing_for(code, topic);
+                let reason = format!("{reason}: {}", missing.reason());
                 self.topic_cache.stall_reason.set(reason.clone());
-                (reason, MAY_NOT_WRITE)
+                (reason, missing.remedy)
             }
-            _ => (format!("the producer failed for good: {reason}"), ""),
+            _ => (format!("the producer failed for good: {reason}"), String::new()),
         };
-        self.reports.delivery_reports.refused(Refusal::of_session(reason, remedy));
+        self.reports.delivery_reports.refused(Refusal::of_session(reason, &remedy));
     }
 
     pub(super) fn end_session(&self, reason: String) {

@@ -13,10 +13,11 @@ use rdkafka::metadata::MetadataTopic;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use super::acls::Grants;
 use super::admin::Admin;
 use super::context::AdminContext;
 use super::durability::{TopicDurability, caps_min_insync};
-use super::error_policy::{ErrorPolicy, denied, error_of_code, error_of_kafka, error_policy};
+use super::error_policy::{ErrorPolicy, error_of_kafka, error_of_request, error_policy};
 use super::properties;
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
@@ -50,11 +51,20 @@ const MAX_METADATA_RECORDS: usize = 2_000;
 /// The brokers' default number of partitions is hardly larger, and there is room for a much larger one.
 const DEFAULT_PARTITIONS: usize = 20;
 
+/// What the brokers are asked to do with a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    LookUp,
+    Create,
+    Describe,
+}
+
 /// Looks up topics, and creates missing ones if `[topics] create` allows it.
 pub(super) struct TopicKeeper {
     admin: Admin,
     lookup: TopicLookup,
     topics: Topics,
+    grants: Grants,
     topic_cache: Arc<TopicCache>,
     /// Topics were missing.
     creating: AtomicBool,
@@ -75,6 +85,7 @@ impl TopicKeeper {
             admin: Admin::new(settings.clone(), context)?,
             lookup: TopicLookup::new(settings),
             topics,
+            grants: Grants::of(config),
             topic_cache,
             creating: AtomicBool::new(false),
         })
@@ -183,7 +194,7 @@ impl TopicKeeper {
             Ok(Lookup::NotServed(error)) => {
                 Error::transient(Peer::Kafka, format!("the topic {topic} is not served yet: {error}"))
             }
-            Ok(Lookup::Refused(code)) => self.request_error(&topic, "look up", code),
+            Ok(Lookup::Refused(code)) => self.request_error(&topic, Request::LookUp, code),
             Ok(Lookup::Missing) if !self.topics.create => Error::not_safe(
                 ErrorCode::EventTopic,
                 format!("the topic {topic} does not exist and `[topics] create` is false"),
@@ -254,14 +265,19 @@ impl TopicKeeper {
         })
     }
 
-    /// The error of a request to do something with a topic. A privilege that was revoked may be granted again, so that is transient.
-    fn request_error(&self, topic: &str, what: &str, code: Code) -> Error {
-        match error_policy(code) {
-            ErrorPolicy::Denied(remedy) if self.topic_cache.has(topic) => {
-                Error::transient(Peer::Kafka, denied(code, topic, remedy))
-            }
-            _ => error_of_code(&format!("{what} the topic {topic}"), code, DEFINITE_EXIT),
+    /// The error of a request about a topic. A privilege that was revoked may be granted again, so that is transient.
+    fn request_error(&self, topic: &str, request: Request, code: Code) -> Error {
+        let (verb, operation) = match request {
+            // WRITE and READ imply the operation
+            Request::LookUp => ("look up", "DESCRIBE"),
+            Request::Create => ("create", "CREATE"),
+            Request::Describe => ("describe", "DESCRIBE_CONFIGS"),
+        };
+        let missing = || self.grants.missing_on_topic(operation, topic);
+        if error_policy(code) == ErrorPolicy::Denied && self.topic_cache.has(topic) {
+            return Error::transient(Peer::Kafka, format!("{code}: {}", missing().reason()));
         }
+        error_of_request(&format!("{verb} the topic {topic}"), code, DEFINITE_EXIT, missing)
     }
 
     /// Creates topics with one request. Returns those that exist now, and adds the errors of the others to `failed`.
@@ -291,7 +307,7 @@ impl TopicKeeper {
                 Ok(topic) => created.push(topic),
                 Err((topic, Code::TopicAlreadyExists)) => created.push(topic),
                 Err((topic, code)) => {
-                    let error = self.request_error(&topic, "create", code);
+                    let error = self.request_error(&topic, Request::Create, code);
                     failed.push((topic, Err(error)));
                 }
             }
@@ -320,7 +336,7 @@ impl TopicKeeper {
                         ..limits
                     }),
                     Err(error) => Err(match error.rdkafka_error_code() {
-                        Some(code) => self.request_error(&topic, "describe", code),
+                        Some(code) => self.request_error(&topic, Request::Describe, code),
                         None => error_of_kafka(&format!("describe the topic {topic}"), &error, DEFINITE_EXIT),
                     }),
                 };

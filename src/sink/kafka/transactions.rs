@@ -461,7 +461,7 @@ mod tests {
         closing.sent(1, 1);
         assert_eq!(closing.close_if_due(at(5), Intake::Paused), None);
         assert!(closing.is_closing() && !closing.is_settled());
-        let failed = NotCommitted { reason: "fenced".into(), remedy: "" };
+        let failed = NotCommitted { reason: "fenced".into(), remedy: String::new() };
         let next = Checkpoint { position: at(9), ..sample_checkpoint() };
         assert!(closing.begin(next, |_| Err(failed)).is_err());
         closing.last_commit().await;

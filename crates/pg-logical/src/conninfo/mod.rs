@@ -11,7 +11,7 @@ mod tests;
 mod uri;
 mod write;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use keywords::Parameters;
@@ -30,7 +30,7 @@ pub struct ConnInfo {
     pub user: String,
     /// `dbname`
     pub dbname: String,
-    /// `password`, `password_file` or `PGPASSWORD`; `None`: look in the passfile.
+    /// `password`, `password_file`, a program or `PGPASSWORD`; `None`: look in the passfile.
     pub password: Option<Password>,
     /// `passfile`, default `~/.pgpass`.
     pub passfile: Option<PathBuf>,
@@ -81,22 +81,24 @@ impl ConnInfo {
         Self::parse_with(text, None, env)
     }
 
-    /// The same, with a password file that is configured outside of the string.
+    /// The same, with a password that is configured outside of the string.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn parse_with(
         text: &str,
-        password_file: Option<&Path>,
+        password: Option<Password>,
         env: &Environment,
     ) -> Result<Self, InvalidConnInfo> {
-        resolve::resolve(parameters(text)?, password_file, env)
+        resolve::resolve(parameters(text)?, password, env)
     }
 }
 
-/// Whether the string itself contains a password.
-pub fn contains_password(text: &str) -> bool {
-    parameters(text).is_ok_and(|parameters| parameters.in_string("password"))
+/// The password that the string itself contains.
+pub fn password_in(text: &str) -> Option<Secret> {
+    let parameters = parameters(text).ok()?;
+    let password = parameters.get("password").filter(|_| parameters.in_string("password"));
+    password.map(Secret::new)
 }
 
 fn parameters(text: &str) -> Result<Parameters, InvalidConnInfo> {
@@ -174,6 +176,8 @@ pub enum Password {
     Given(Secret),
     /// A file, which is read again for each connection in case the password was rotated.
     File(PathBuf),
+    /// A program and its arguments, run for each connection: it prints the password.
+    Command(Vec<String>),
 }
 
 /// `sslmode`

@@ -38,7 +38,7 @@ pub(super) const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
 
 pub(super) fn resolve(
     mut given: Parameters,
-    password_file: Option<&Path>,
+    outside: Option<Password>,
     env: &Environment,
 ) -> Result<ConnInfo, InvalidConnInfo> {
     given.complete(env)?;
@@ -64,7 +64,7 @@ pub(super) fn resolve(
     Ok(ConnInfo {
         user: user.to_owned(),
         dbname: given.get("dbname").unwrap_or(user).to_owned(),
-        password: password(given, password_file)?,
+        password: password(given, outside)?,
         passfile: given.get("passfile").map(PathBuf::from).or_else(|| Some(env.home()?.join(".pgpass"))),
         ssl_client: ssl_client(given, env)?,
         target_session_attrs: choice(given, "target_session_attrs", &SESSION_ATTRS)?
@@ -170,22 +170,22 @@ fn address(
     })
 }
 
-fn password(given: &Parameters, password_file: Option<&Path>) -> Result<Option<Password>, InvalidConnInfo> {
-    let in_string = given.in_string("password");
-    let files: Vec<PathBuf> = password_file
-        .map(Path::to_owned)
-        .into_iter()
-        .chain(given.get("password_file").map(PathBuf::from))
-        .collect();
-    match (files.as_slice(), given.get("password")) {
-        ([_, _, ..], _) => Err(InvalidConnInfo::new("two password files are given", "Keep one of them")),
-        ([_], _) if in_string => {
-            Err(InvalidConnInfo::new("a password and a password file are given", "Keep one of them"))
+/// `outside` is configured outside of the string.
+fn password(given: &Parameters, outside: Option<Password>) -> Result<Option<Password>, InvalidConnInfo> {
+    let file = given.get("password_file").map(|file| Password::File(PathBuf::from(file)));
+    let one = |what| Err(InvalidConnInfo::new(what, "Keep one of them"));
+    match (outside, file, given.get("password")) {
+        (Some(Password::File(_)), Some(_), _) => one("two password files are given"),
+        (Some(_), Some(_), _) => one("a program that prints the password and a password file are given"),
+        (Some(Password::Command(_)), _, _) if given.in_string("password") => {
+            one("a password and a program that prints it are given")
         }
-        // like every variable, PGPASSWORD is a default, so the file takes precedence
-        ([file], _) => Ok(Some(Password::File(file.clone()))),
-        ([], Some(password)) => Ok(Some(Password::Given(Secret::new(password)))),
-        ([], None) => Ok(None),
+        (Some(_), ..) | (_, Some(_), _) if given.in_string("password") => {
+            one("a password and a password file are given")
+        }
+        // like every variable, PGPASSWORD is a default, so these take precedence
+        (Some(password), ..) | (None, Some(password), _) => Ok(Some(password)),
+        (None, None, given) => Ok(given.map(|password| Password::Given(Secret::new(password)))),
     }
 }
 

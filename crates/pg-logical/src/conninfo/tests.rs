@@ -1,6 +1,6 @@
 //! Connection strings, variables and defaults together, compared with libpq's behaviour.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -186,13 +186,30 @@ fn tcp_parameters_have_libpqs_units() {
 fn a_password_file_overrides_only_the_variable() {
     let env = env().with_variable("PGPASSWORD", "p");
     let file = Path::new("/secret");
-    let parse = |text: &str, file: Option<&Path>| ConnInfo::parse_with(text, file, &env).map(|c| c.password);
+    let parse = |text: &str, file: Option<&Path>| {
+        ConnInfo::parse_with(text, file.map(|file| Password::File(file.into())), &env).map(|c| c.password)
+    };
     let from_file = Ok(Some(Password::File(file.to_owned())));
     assert_eq!(parse("host=h", Some(file)), from_file);
     assert_eq!(parse("host=h password_file=/secret", None), from_file);
     assert_eq!(parse("host=h", None), Ok(Some(Password::Given(Secret::new("p")))));
     assert!(parse("host=h password=x", Some(file)).is_err());
     assert!(parse("host=h password_file=/secret", Some(file)).is_err());
+}
+
+#[test]
+fn a_program_overrides_only_the_variable() {
+    let env = env().with_variable("PGPASSWORD", "p");
+    let program = Password::Command(vec!["token".to_owned()]);
+    let parse = |text: &str| ConnInfo::parse_with(text, Some(program.clone()), &env).map(|c| c.password);
+    assert_eq!(parse("host=h"), Ok(Some(program.clone())));
+    assert_eq!(parse("host=h passfile=/p"), Ok(Some(program.clone())));
+    for (text, what) in [
+        ("host=h password=x", "a password and a program that prints it are given"),
+        ("host=h password_file=/secret", "a program that prints the password and a password file are given"),
+    ] {
+        assert_eq!(parse(text).unwrap_err().what, what);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{ChannelBinding, ConnInfo, Host, HostAddr, Password, RootCert, Target
 use crate::secret::REDACTED;
 
 impl ConnInfo {
-    /// A URI that reads back to the same, except that a password is replaced by asterisks and a password file is left out.
+    /// A URI that reads back to the same, except that a password is replaced by asterisks, and a password file or program is left out.
     pub fn to_redacted_uri(&self) -> String {
         let mut uri = format!("postgres://{}", encode(&self.user));
         if matches!(self.password, Some(Password::Given(_))) {

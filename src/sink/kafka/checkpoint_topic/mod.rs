@@ -41,7 +41,7 @@ const TOPIC_CONFIG: [(&str, &str); 5] = [
 
 /// How a router stores checkpoints.
 pub enum CheckpointStore {
-    /// Not at all, because `positions_topic` is empty.
+    /// Not at all, because `positions_topic` is switched off.
     Off,
     /// With a producer of its own, after the events.
     Separate(Box<CheckpointTopic>),
@@ -132,9 +132,10 @@ impl CheckpointStore {
             };
             committed.map(|_| ()).map_err(|NotCommitted { reason, remedy }| {
                 let what = format!("the position cannot be committed to the topic {topic}: {reason}");
-                match remedy {
-                    "" => Error::transient(Peer::Kafka, what),
-                    remedy => Error::refused(ErrorCode::PositionsTopic, what, remedy),
+                if remedy.is_empty() {
+                    Error::transient(Peer::Kafka, what)
+                } else {
+                    Error::refused(ErrorCode::PositionsTopic, what, remedy)
                 }
             })
         };
@@ -174,7 +175,7 @@ impl CheckpointTopic {
 
     /// The topic, which exists.
     fn of(config: &Arc<Config>, topic: String) -> Result<Self, Error> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(config, &topic));
         let producer = writer::producer(config, &shared)?;
         Ok(CheckpointTopic {
             config: Arc::clone(config),
@@ -257,7 +258,7 @@ async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
         Err(Error::Definite(Definite { what, remedy, .. })) => {
             let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
             let without = if optional {
-                ", and an empty string switches it off: then the router resumes at the slot's position, which may be older, and what was sent \
+                ", and false switches it off: then the router resumes at the slot's position, which may be older, and what was sent \
                  since is sent twice"
             } else {
                 ""

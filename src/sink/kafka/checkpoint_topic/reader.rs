@@ -11,8 +11,9 @@ use super::PARTITION;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Exit, Peer, Remedy, Step};
+use crate::sink::kafka::acls::Grants;
 use crate::sink::kafka::context::ReaderContext;
-use crate::sink::kafka::error_policy::error_of_kafka;
+use crate::sink::kafka::error_policy::{error_of_kafka, error_of_request};
 use crate::sink::kafka::properties;
 
 const CONTEXT: ReaderContext = ReaderContext("connection of the positions");
@@ -90,24 +91,15 @@ async fn search(
     confirmed: Lsn,
     wait_limit: Option<Duration>,
 ) -> Result<Latest, Error> {
-    let mut settings = properties::client(config);
-    settings
-        // librdkafka requires a group id for reading; the consumer joins no group and commits no offset
-        .set("group.id", &config.name)
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        // uncommitted records of another router may be aborted
-        .set("isolation.level", "read_committed")
-        // do not wait for records beyond the end
-        .set("fetch.wait.max.ms", "10")
-        .set("queued.max.messages.kbytes", "1024")
-        .set("fetch.message.max.bytes", "1048576");
+    let mut settings = properties::consumer(config);
+    settings.set("queued.max.messages.kbytes", "1024").set("fetch.message.max.bytes", "1048576");
+    // uncommitted records of another router may be aborted
     let committed: BaseConsumer<ReaderContext> = properties::make(&settings, CONTEXT)?;
     settings.set("isolation.level", "read_uncommitted");
     let uncommitted: BaseConsumer<ReaderContext> = properties::make(&settings, CONTEXT)?;
-    let (topic, key) = (topic.to_owned(), config.name.clone());
+    let (topic, key, grants) = (topic.to_owned(), config.name.clone(), Grants::of(config));
     let read = move || {
-        let reader = Reader { committed, uncommitted, topic, key, confirmed, wait_limit };
+        let reader = Reader { committed, uncommitted, topic, key, grants, confirmed, wait_limit };
         let read = reader.read();
         // ending a consumer takes up to 100 ms; do not wait for it
         drop(tokio::task::spawn_blocking(move || drop(reader)));
@@ -123,6 +115,7 @@ struct Reader {
     uncommitted: BaseConsumer<ReaderContext>,
     topic: String,
     key: String,
+    grants: Grants,
     confirmed: Lsn,
     /// `None`: do not wait for transactions.
     wait_limit: Option<Duration>,
@@ -321,7 +314,13 @@ impl Reader {
     }
 
     fn read_error(&self, error: &KafkaError) -> Error {
-        error_of_kafka(&format!("read the topic {}", self.topic), error, Exit::Refused)
+        let what = format!("read the topic {}", self.topic);
+        match error.rdkafka_error_code() {
+            Some(code) => error_of_request(&what, code, Exit::Refused, || {
+                self.grants.missing_on_topic("READ", &self.topic)
+            }),
+            None => error_of_kafka(&what, error, Exit::Refused),
+        }
     }
 
     fn incomplete(&self, why: &str) -> Error {

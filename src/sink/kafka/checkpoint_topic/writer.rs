@@ -17,6 +17,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Peer};
 use crate::progress::Position;
+use crate::sink::kafka::acls::Grants;
 use crate::sink::kafka::client::Client;
 use crate::sink::kafka::context::log;
 use crate::sink::kafka::error_policy::{ErrorPolicy, error_policy, in_words};
@@ -74,6 +75,8 @@ struct InFlightRecord {
 pub(super) struct Shared {
     report: Mutex<Option<Report>>,
     changed: Notify,
+    topic: String,
+    grants: Grants,
 }
 
 #[derive(Debug, Clone)]
@@ -86,7 +89,7 @@ struct Report {
 #[derive(Debug, Clone)]
 struct Refused {
     reason: String,
-    remedy: &'static str,
+    remedy: String,
     /// The producer has failed for good.
     fatal: bool,
 }
@@ -110,9 +113,10 @@ impl CheckpointTopic {
                         "the position cannot be written to the topic {}: {}",
                         self.topic, refused.reason
                     );
-                    return Err(match refused.remedy {
-                        "" => Error::transient(Peer::Kafka, what),
-                        remedy => Error::refused(ErrorCode::PositionsTopic, what, remedy),
+                    return Err(if refused.remedy.is_empty() {
+                        Error::transient(Peer::Kafka, what)
+                    } else {
+                        Error::refused(ErrorCode::PositionsTopic, what, refused.remedy)
                     });
                 }
                 None if Instant::now() >= deadline => {
@@ -137,8 +141,11 @@ impl CheckpointTopic {
     /// Checks for a fatal error. librdkafka's error callback gives the cause but not that it is fatal, and there may be no
     /// delivery report.
     fn check_fatal_error(&self) {
-        if let Some((_, reason)) = self.producer.client().fatal_error() {
-            let refused = Refused { reason, remedy: "", fatal: true };
+        if let Some((code, reason)) = self.producer.client().fatal_error() {
+            let refused = match error_policy(code) {
+                ErrorPolicy::Denied => self.shared.denied(reason, code),
+                _ => Refused { reason, remedy: String::new(), fatal: true },
+            };
             self.shared.report(Report { serial: None, result: Err(refused) });
         }
     }
@@ -152,7 +159,10 @@ impl CheckpointTopic {
         let (producer, shared) = (self.producer.clone(), Arc::clone(&self.shared));
         let lost = move || {
             let reason = "the client no longer finds the brokers, although a new one does".to_owned();
-            shared.report(Report { serial: None, result: Err(Refused { reason, remedy: "", fatal: true }) });
+            shared.report(Report {
+                serial: None,
+                result: Err(Refused { reason, remedy: String::new(), fatal: true }),
+            });
         };
         let knows_brokers = move |timeout| knows_brokers(producer.client(), timeout);
         self.stale_metadata.check(properties::client(&self.config), knows_brokers, lost);
@@ -170,7 +180,8 @@ impl CheckpointTopic {
 
     /// Logs each reason once.
     fn cannot_be_written(&mut self, reason: String, remedy: &str) {
-        if self.state.failed.as_ref() != Some(&reason) {
+        let shown = if remedy.is_empty() { reason.clone() } else { format!("{reason}. {remedy}") };
+        if self.state.failed.as_ref() != Some(&shown) {
             tracing::warn!(
                 peer = "kafka",
                 topic = self.topic,
@@ -179,7 +190,7 @@ impl CheckpointTopic {
                 "the position cannot be written; the slot does not advance until it can"
             );
         }
-        self.state.failed = Some(reason);
+        self.state.failed = Some(shown);
     }
 
     /// Why the slot does not advance.
@@ -242,7 +253,7 @@ impl CheckpointTopic {
                 Ok(())
             }
             Some(Err(refused)) => {
-                self.cannot_be_written(refused.reason, refused.remedy);
+                self.cannot_be_written(refused.reason, &refused.remedy);
                 // Recreates the topic if it was deleted; if that fails, the next record reports it. An attempt waits for
                 // the brokers as long as necessary, so there is only one at a time.
                 if self.preparing.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
@@ -284,12 +295,16 @@ impl CheckpointTopic {
         let record = BaseRecord::with_opaque_to(&self.topic, serial);
         let record = record.partition(PARTITION).key(self.config.name.as_bytes()).payload(&value);
         if let Err((error, _)) = self.producer.send(record) {
-            self.shared.report(Report { serial: Some(serial), result: Err(refused(&error)) });
+            self.shared.report(Report { serial: Some(serial), result: Err(self.shared.refused(&error)) });
         }
     }
 }
 
 impl Shared {
+    pub(super) fn new(config: &Config, topic: &str) -> Self {
+        Shared { topic: topic.to_owned(), grants: Grants::of(config), ..Shared::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Report>> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -298,15 +313,26 @@ impl Shared {
         *self.lock() = Some(report);
         self.changed.notify_one();
     }
-}
 
-fn refused(error: &KafkaError) -> Refused {
-    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-    let remedy = match error_policy(code) {
-        ErrorPolicy::Refused(remedy) | ErrorPolicy::Denied(remedy) => remedy,
-        ErrorPolicy::Retry | ErrorPolicy::Consequence => "",
-    };
-    Refused { reason: in_words(code), remedy, fatal: code == Code::Fatal }
+    fn refused(&self, error: &KafkaError) -> Refused {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+        let fatal = code == Code::Fatal;
+        match error_policy(code) {
+            ErrorPolicy::Denied => Refused { fatal, ..self.denied(in_words(code), code) },
+            ErrorPolicy::Refused(remedy) => {
+                Refused { reason: in_words(code), remedy: remedy.to_owned(), fatal }
+            }
+            ErrorPolicy::Retry | ErrorPolicy::Consequence => {
+                Refused { reason: in_words(code), remedy: String::new(), fatal }
+            }
+        }
+    }
+
+    /// A right is missing. An idempotent producer needs one before its first record.
+    fn denied(&self, reason: String, code: Code) -> Refused {
+        let missing = self.grants.missing_for(code, &self.topic);
+        Refused { reason: format!("{reason}: {}", missing.what()), remedy: missing.remedy, fatal: true }
+    }
 }
 
 /// An idempotent producer with a queue for few records, because only one is in flight.
@@ -343,7 +369,7 @@ impl ProducerContext for Reports {
     fn delivery(&self, report: &DeliveryResult<'_>, serial: usize) {
         let result = match report {
             Ok(_) => Ok(()),
-            Err((error, _)) => Err(refused(error)),
+            Err((error, _)) => Err(self.0.refused(error)),
         };
         self.0.report(Report { serial: Some(serial), result });
     }
