@@ -11,7 +11,14 @@ const TOP: f64 = 64.0;
 const BAR: f64 = 15.0;
 const GAP: f64 = 9.0;
 const BOTTOM: f64 = 34.0;
-const COLOURS: [&str; 4] = ["#1f3b57", "#b8860b", "#6b8e6b", "#8c4646"];
+/// How many series have a colour, `s0` to `s3` in the style.
+const COLOURS: usize = 4;
+
+/// Colours on light and on dark pages.
+pub(crate) const STYLE: &str = "<style>.paper{fill:#fff}.ink{fill:#222}.soft{fill:#555}.grid{stroke:#ddd}.range{stroke:#999}.mark{fill:#c00}.limit{stroke:#c00}\
+    .s0{fill:#1f3b57}.s1{fill:#b8860b}.s2{fill:#6b8e6b}.s3{fill:#8c4646}\
+    @media(prefers-color-scheme:dark){.paper{fill:#161b22}.ink{fill:#e6e6e6}.soft{fill:#a8b0ba}.grid{stroke:#333b45}.mark{fill:#ff7b72}.limit{stroke:#ff7b72}\
+    .s0{fill:#6ea8dc}.s1{fill:#d9a941}.s2{fill:#8fbc8f}.s3{fill:#d08080}}</style>";
 
 /// A bar chart.
 pub(crate) struct Chart {
@@ -53,10 +60,11 @@ impl Chart {
         // writing to a String cannot fail
         let _ = write!(
             svg,
-            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
-<rect width="{WIDTH}" height="{height}" fill="#fff"/>
-<text x="10" y="22" font-size="15" font-weight="bold" fill="#222">{}</text>
-"##,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
+{STYLE}
+<rect width="{WIDTH}" height="{height}" class="paper"/>
+<text x="10" y="22" font-size="15" font-weight="bold" class="ink">{}</text>
+"#,
             escaped(&self.title)
         );
         self.legend(&mut svg);
@@ -64,9 +72,9 @@ impl Chart {
             let at = x(tick);
             let _ = write!(
                 svg,
-                r##"<line x1="{at:.1}" y1="{TOP}" x2="{at:.1}" y2="{base:.1}" stroke="#ddd"/>
-<text x="{at:.1}" y="{:.1}" text-anchor="middle" fill="#555">{}</text>
-"##,
+                r#"<line x1="{at:.1}" y1="{TOP}" x2="{at:.1}" y2="{base:.1}" class="grid"/>
+<text x="{at:.1}" y="{:.1}" text-anchor="middle" class="soft">{}</text>
+"#,
                 base + 16.0,
                 short(tick)
             );
@@ -76,19 +84,19 @@ impl Chart {
             let middle = y + group.bars.len() as f64 * BAR / 2.0 + 4.0;
             let _ = writeln!(
                 svg,
-                r##"<text x="{:.1}" y="{middle:.1}" text-anchor="end" fill="#222">{}</text>"##,
+                r#"<text x="{:.1}" y="{middle:.1}" text-anchor="end" class="ink">{}</text>"#,
                 LABELS - 8.0,
                 escaped(&group.label)
             );
             for (series, Spread { median, least, most }) in &group.bars {
-                let colour = COLOURS.get(*series % COLOURS.len()).copied().unwrap_or_default();
+                let colour = series % COLOURS;
                 let (to, from, until, centre) = (x(*median), x(*least), x(*most), y + BAR / 2.0 - 1.0);
                 let _ = write!(
                     svg,
-                    r##"<rect x="{LABELS}" y="{y:.1}" width="{:.1}" height="{:.1}" fill="{colour}"/>
-<path d="M{from:.1} {centre:.1}H{until:.1}M{from:.1} {:.1}v6M{until:.1} {:.1}v6" stroke="#999" stroke-width="1.5" fill="none"/>
-<text x="{:.1}" y="{:.1}" fill="#222">{median:.*}</text>
-"##,
+                    r#"<rect x="{LABELS}" y="{y:.1}" width="{:.1}" height="{:.1}" class="s{colour}"/>
+<path d="M{from:.1} {centre:.1}H{until:.1}M{from:.1} {:.1}v6M{until:.1} {:.1}v6" class="range" stroke-width="1.5" fill="none"/>
+<text x="{:.1}" y="{:.1}" class="ink">{median:.*}</text>
+"#,
                     (to - LABELS).max(1.0),
                     BAR - 2.0,
                     centre - 3.0,
@@ -105,18 +113,18 @@ impl Chart {
             let at = x(place);
             let _ = write!(
                 svg,
-                r##"<line x1="{at:.1}" y1="{:.1}" x2="{at:.1}" y2="{base:.1}" stroke="#c00" stroke-dasharray="4 3"/>
-<text x="{at:.1}" y="{:.1}" text-anchor="middle" fill="#c00">{name}</text>
-"##,
+                r#"<line x1="{at:.1}" y1="{:.1}" x2="{at:.1}" y2="{base:.1}" class="limit" stroke-dasharray="4 3"/>
+<text x="{at:.1}" y="{:.1}" text-anchor="middle" class="mark">{name}</text>
+"#,
                 TOP - 2.0,
                 TOP - 6.0
             );
         }
         let _ = write!(
             svg,
-            r##"<text x="{right:.1}" y="{:.1}" text-anchor="end" fill="#555">{}</text>
+            r#"<text x="{right:.1}" y="{:.1}" text-anchor="end" class="soft">{}</text>
 </svg>
-"##,
+"#,
             height - 4.0,
             escaped(&self.unit)
         );
@@ -127,15 +135,15 @@ impl Chart {
         let mut x = 10.0;
         let shown =
             |series: usize| self.groups.iter().flat_map(|group| &group.bars).any(|(of, _)| *of == series);
-        for (n, (name, colour)) in self.series.iter().zip(COLOURS).enumerate() {
+        for (n, name) in self.series.iter().take(COLOURS).enumerate() {
             if !shown(n) {
                 continue;
             }
             let _ = write!(
                 svg,
-                r##"<rect x="{x:.1}" y="34" width="11" height="11" fill="{colour}"/>
-<text x="{:.1}" y="44" fill="#222">{}</text>
-"##,
+                r#"<rect x="{x:.1}" y="34" width="11" height="11" class="s{n}"/>
+<text x="{:.1}" y="44" class="ink">{}</text>
+"#,
                 x + 16.0,
                 escaped(name)
             );
@@ -178,7 +186,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

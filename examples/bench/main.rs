@@ -17,6 +17,7 @@ mod live;
 #[path = "../measure/mod.rs"]
 mod measure;
 mod new_topics;
+mod overview;
 mod plots;
 mod report;
 #[allow(dead_code, reason = "each program uses only some of it")]
@@ -59,7 +60,7 @@ struct Cli {
 enum What {
     /// Measures, prints tables, writes JSON
     Measure(Box<Measure>),
-    /// Draws the plots of docs/performance.md from the JSON
+    /// Draws the plots of README.md and docs/performance.md from the JSON
     Draw {
         /// The JSON file that `measure` wrote
         report: PathBuf,

@@ -1,4 +1,4 @@
-//! Draws the plots of docs/performance.md from a report.
+//! Draws the plots of README.md and docs/performance.md from a report.
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +8,7 @@ use anyhow::Context;
 use crate::chart::{Chart, Group};
 use crate::contestant::Contestant;
 use crate::measure::latency::Seen;
+use crate::overview;
 use crate::report::{COMPARED, Report};
 use crate::stage::figures::Spread;
 
@@ -19,13 +20,15 @@ pub(crate) fn draw(report: &Report, folder: &Path) -> anyhow::Result<usize> {
         ("latency", latency(report)),
         ("growth", growth(report)),
     ];
+    let charts = charts
+        .into_iter()
+        .filter(|(_, chart)| !chart.groups.is_empty())
+        .map(|(name, chart)| (name, chart.draw()));
     let mut drawn = 0;
-    for (name, chart) in charts {
-        if !chart.groups.is_empty() {
-            let file = folder.join(format!("performance-{name}.svg"));
-            fs::write(&file, chart.draw()).with_context(|| format!("write {}", file.display()))?;
-            drawn += 1;
-        }
+    for (name, svg) in charts.chain(overview::draw(&report.measured).map(|svg| ("overview", svg))) {
+        let file = folder.join(format!("performance-{name}.svg"));
+        fs::write(&file, svg).with_context(|| format!("write {}", file.display()))?;
+        drawn += 1;
     }
     Ok(drawn)
 }

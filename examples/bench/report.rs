@@ -286,7 +286,7 @@ impl Report {
         let mut table = table::figures(&[
             "catch-up",
             "events/s",
-            "to the bare reader",
+            "ratio to the bare reader",
             "CPU-s per 500,000",
             "memory (VmHWM), MB",
             "first event after, s",
@@ -343,8 +343,8 @@ impl Report {
         let mut table = table::figures(&[
             "case",
             "bare reader, events/s",
-            "at-least-once to it",
-            "exactly-once to it",
+            "ratio, at-least-once",
+            "ratio, exactly-once",
             "CPU-s per 500,000",
             "exactly-once",
             "memory, MB",
@@ -368,8 +368,15 @@ impl Report {
 
     fn latency(&self) -> Option<String> {
         (!self.measured.latency.is_empty()).then_some(())?;
-        let header =
-            ["latency", "written, tx/s", "p50, ms", "p99, ms", "longest, ms", "CPU-s in 8 s", "memory, MB"];
+        let header = [
+            "latency",
+            "transactions/s written",
+            "p50, ms",
+            "p99, ms",
+            "longest, ms",
+            "CPU-s in 8 s",
+            "memory, MB",
+        ];
         let mut table = table::figures(&header);
         for load in self.measured.loads() {
             for (contestant, rounds) in self.measured.under(&load) {
@@ -392,7 +399,7 @@ impl Report {
 
     fn growth(&self) -> Option<String> {
         (!self.measured.growth.is_empty()).then_some(())?;
-        let header = ["growth", "time of an event, us", "CPU of an event, us", "memory, MB"];
+        let header = ["growth", "time per event, us", "CPU time per event, us", "memory, MB"];
         let mut table = table::figures(&header);
         for (what, sizes) in self.measured.grown() {
             for (size, rounds) in sizes {

@@ -1,0 +1,116 @@
+//! The picture of the README: throughput, memory and latency next to Debezium.
+
+use std::fmt::Write;
+
+use indicatif::HumanCount;
+use outbox_router::config::DeliveryMode;
+
+use crate::chart::{STYLE, escaped};
+use crate::contestant::{Contestant, Transport};
+use crate::measure::latency::Seen;
+use crate::report::{COMPARED, Measured};
+use crate::stage::figures::Spread;
+
+const WIDTH: f64 = 860.0;
+const LABELS: f64 = 150.0;
+const FIGURES: f64 = 110.0;
+const TITLE: f64 = 34.0;
+const BAR: f64 = 22.0;
+
+/// The router as it is by default, and its peers.
+const COMPARED_HERE: [(&str, &str, Contestant); 3] = [
+    ("outbox-router", "router, at-least-once", Contestant::InBulk(Transport::Tls, DeliveryMode::AtLeastOnce)),
+    ("Debezium", "Debezium, default", Contestant::Debezium { tuned: false }),
+    ("Debezium, tuned", "Debezium, tuned", Contestant::Debezium { tuned: true }),
+];
+
+/// The load under which latency is shown.
+const LOAD: &str = "1000 transactions/s";
+
+struct Panel {
+    title: &'static str,
+    unit: &'static str,
+    decimals: usize,
+    bars: Vec<(&'static str, f64)>,
+}
+
+/// The picture, if the report has figures for each of its panels.
+pub(crate) fn draw(measured: &Measured) -> Option<String> {
+    let throughput = COMPARED_HERE
+        .into_iter()
+        .filter_map(|(name, _, who)| Some((name, measured.of(COMPARED, who).events_per_second()?.median)));
+    let memory = COMPARED_HERE
+        .into_iter()
+        .filter_map(|(name, _, who)| Some((name, measured.of(COMPARED, who).memory()?.median)));
+    let seen = measured.under(LOAD);
+    let latency = COMPARED_HERE.into_iter().filter_map(|(name, called, _)| {
+        let (_, rounds) = seen.iter().find(|(who, _)| *who == called)?;
+        Some((name, Spread::of(rounds.iter().map(|seen: &&Seen| seen.p50_ms))?.median))
+    });
+    let panels = [
+        Panel {
+            title: "Events a second, with a backlog",
+            unit: "more is better",
+            decimals: 0,
+            bars: throughput.collect(),
+        },
+        Panel { title: "Memory, MB", unit: "less is better", decimals: 0, bars: memory.collect() },
+        Panel {
+            title: "Milliseconds from COMMIT to consumer, at 1,000 transactions a second",
+            unit: "median; less is better",
+            decimals: 1,
+            bars: latency.collect(),
+        },
+    ];
+    panels.iter().all(|panel| panel.bars.len() == COMPARED_HERE.len()).then(|| drawn(&panels))
+}
+
+fn drawn(panels: &[Panel]) -> String {
+    let bars: usize = panels.iter().map(|panel| panel.bars.len()).sum();
+    let height = panels.len() as f64 * TITLE + bars as f64 * BAR + 14.0;
+    let mut svg = String::new();
+    // writing to a String cannot fail
+    let _ = write!(
+        svg,
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="14">
+{STYLE}
+<rect width="{WIDTH}" height="{height}" class="paper"/>
+"#
+    );
+    let mut y = 0.0;
+    for panel in panels {
+        let _ = writeln!(
+            svg,
+            r#"<text x="10" y="{:.0}" font-weight="bold" class="ink">{} <tspan class="soft" font-weight="normal">({})</tspan></text>"#,
+            y + 24.0,
+            escaped(panel.title),
+            panel.unit
+        );
+        y += TITLE;
+        let most = panel.bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+        for (n, (name, value)) in panel.bars.iter().enumerate() {
+            let width = ((WIDTH - LABELS - FIGURES) * value / most).max(2.0);
+            let colour = if n == 0 { 0 } else { 3 };
+            let figure = if panel.decimals == 0 {
+                HumanCount(value.round() as u64).to_string()
+            } else {
+                format!("{value:.*}", panel.decimals)
+            };
+            let _ = writeln!(
+                svg,
+                r#"<text x="{:.0}" y="{:.0}" text-anchor="end" class="ink">{}</text>
+<rect x="{LABELS}" y="{y:.0}" width="{width:.1}" height="{:.0}" class="s{colour}"/>
+<text x="{:.1}" y="{:.0}" class="ink">{figure}</text>"#,
+                LABELS - 8.0,
+                y + 14.0,
+                escaped(name),
+                BAR - 4.0,
+                LABELS + width + 6.0,
+                y + 14.0,
+            );
+            y += BAR;
+        }
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
