@@ -59,6 +59,7 @@ impl Setup {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_password_command_is_run_for_each_connection() {
     let setup = Setup::new().await;
     let (token, calls) = (setup.folder.path().join("token"), setup.folder.path().join("calls"));
@@ -115,6 +116,7 @@ async fn a_password_command_is_run_for_each_connection() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_password_command_that_cannot_be_used_is_named_without_its_output() {
     let setup = Setup::new().await;
     for (name, script, code, says) in [
@@ -185,6 +187,7 @@ async fn is_gone(group: u32) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_signal_ends_the_password_command_too() {
     let setup = Setup::new().await;
     let (settings, pid) = hanging(&setup);

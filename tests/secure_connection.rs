@@ -118,6 +118,7 @@ async fn secure_connection_for_every_command_with_verify_full_and_channel_bindin
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn secure_connection_to_the_wrong_server_is_refused_and_explained() {
     let setup = Setup::new().await;
     let mut sentences = Sentences::default();
@@ -143,6 +144,7 @@ async fn secure_connection_to_the_wrong_server_is_refused_and_explained() {
 
 /// A running router retries after a refused password, and reads the password file again at each attempt.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn secure_connection_recovers_after_a_password_change() {
     let setup = Setup::new().await;
     let kafka = Kafka::shared();

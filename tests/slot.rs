@@ -233,6 +233,7 @@ async fn slot_reset_and_advance_are_noticed_without_checkpoints() {
 
 /// The router does not read the stream then, so the catalogue watch notices first that the session was ended.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn slot_advance_is_noticed_by_a_router_that_waits_for_kafka_without_checkpoints() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());

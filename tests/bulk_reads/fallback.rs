@@ -19,6 +19,7 @@ const TIMEOUT: &str = "6s";
 /// The server has sent all of a bulk read long before the router has processed it. Meanwhile the session must not look idle to
 /// the server, which would end it.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_that_are_processed_slowly_keep_their_session() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -40,6 +41,7 @@ async fn bulk_reads_that_are_processed_slowly_keep_their_session() {
 /// The server cancels a bulk read whose bytes are not read. Before that, the router delivers what it has read and streams the
 /// rest.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_with_a_frozen_broker_give_way_to_the_stream() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -90,6 +92,7 @@ async fn bulk_reads_keep_their_session_while_the_broker_is_away() {
 
 /// While the router switches to bulk reads, it needs two walsenders for a moment.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_without_a_spare_walsender_give_way_to_the_stream() {
     let server = PrivatePostgres::start(PG_HBA, &["max_wal_senders=1"]).await;
     for mode in MODES {
@@ -113,6 +116,7 @@ async fn bulk_reads_without_a_spare_walsender_give_way_to_the_stream() {
 
 /// Timeouts that are meant for the statements of applications, set for the router's role or for every role.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_ignore_timeouts_of_the_role() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());

@@ -14,6 +14,7 @@ use crate::support::router::Router;
 const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
     const ROWS: usize = 200_000;
     for mode in MODES {
@@ -39,6 +40,7 @@ async fn bulk_reads_of_a_transaction_of_200_000_rows_keep_memory_bounded() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_end_in_order_when_the_router_stops() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for positions in [None, Some("")] {
@@ -94,6 +96,7 @@ async fn bulk_reads_without_the_privilege_give_way_to_the_stream_and_the_log_say
 
 /// The first bulk read fits into `work_mem`, a later one does not.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_without_temporary_space_give_way_to_the_stream() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {

@@ -35,6 +35,7 @@ async fn bulk_reads_deliver_a_backlog_and_the_stream_later_events() {
 
 /// To deliver one burst takes more than two seconds, and the router checks its lag every second.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_and_stream_alternate_while_applications_write() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -55,6 +56,7 @@ async fn bulk_reads_and_stream_alternate_while_applications_write() {
 
 /// For the next session the server would read all log since the transaction began again.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_do_not_replace_a_stream_while_a_transaction_has_been_open_for_long() {
     let server = PrivatePostgres::start(PG_HBA, &["max_wal_size=2GB"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -80,6 +82,7 @@ async fn bulk_reads_do_not_replace_a_stream_while_a_transaction_has_been_open_fo
 
 /// Each bulk read is sized by the last ones, which are no guide here.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_of_log_with_a_changing_share_of_events() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -101,6 +104,7 @@ async fn bulk_reads_of_log_with_a_changing_share_of_events() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_and_sigkill_at_random_points_lose_nothing() {
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -111,6 +115,7 @@ async fn bulk_reads_and_sigkill_at_random_points_lose_nothing() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_and_a_broker_killed_at_random_points_repeat_no_event() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());

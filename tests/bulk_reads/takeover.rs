@@ -52,6 +52,7 @@ async fn takes_over(
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_bulk_reads_of_frozen_routers() {
     for mode in MODES {
         let stop = |router: &Router, _: &Proxy| router.signal(Signal::Stop);
@@ -61,6 +62,7 @@ async fn standby_takes_over_bulk_reads_of_frozen_routers() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_bulk_reads_of_routers_that_are_cut_off() {
     for mode in MODES {
         let cut = |_: &Router, proxy: &Proxy| proxy.set(Network::BLACK_HOLE);
@@ -72,6 +74,7 @@ async fn standby_takes_over_bulk_reads_of_routers_that_are_cut_off() {
 /// While the router switches, its old session holds the lock until the new one has it. Slow delivery keeps the router behind
 /// until it checks its lag.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_when_router_freezes_while_switching_to_bulk_reads() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {

@@ -214,6 +214,7 @@ async fn write_wal_past(outbox: &Outbox, ours: Lsn) {
 
 /// The restored slot is at its old position, and later events no longer exist.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_the_server_was_restored_from_a_backup() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;
@@ -240,6 +241,7 @@ async fn resume_conflict_if_the_server_was_restored_from_a_backup() {
 /// After the restore of a virtual machine's snapshot, for example, cluster, timeline and slot are the same. Before the router
 /// starts, the WAL has grown past its position again.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_a_restored_log_has_grown_past_the_position() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;
@@ -266,6 +268,7 @@ async fn resume_conflict_if_a_restored_log_has_grown_past_the_position() {
 
 /// The restored server was promoted, so the timeline shows what happened although its log has grown past the position.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_a_restored_and_promoted_server_has_grown_past_the_position() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;
@@ -291,6 +294,7 @@ async fn resume_conflict_if_a_restored_and_promoted_server_has_grown_past_the_po
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_a_restored_log_has_grown_past_the_position_without_events() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;
@@ -303,6 +307,7 @@ async fn resume_conflict_if_a_restored_log_has_grown_past_the_position_without_e
 
 /// The checkpoint says only that the log had nothing to send.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_a_restored_log_has_events_where_there_were_none() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -328,6 +333,7 @@ async fn resume_conflict_if_a_restored_log_has_events_where_there_were_none() {
 
 /// The router must not store a checkpoint for the restored log either.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_reports_the_position_in_the_original_log() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;
@@ -343,6 +349,7 @@ async fn resume_conflict_reports_the_position_in_the_original_log() {
 
 /// With another prefix other changes count, but the router still recognizes another log, even at the second start.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn resume_conflict_if_the_message_prefix_changes_with_a_restored_log() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let setup = Setup::on(Outbox::on(&server.url()).await).await;

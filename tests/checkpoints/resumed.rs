@@ -53,6 +53,7 @@ async fn checkpoints_survive_a_crash_of_postgres_and_a_kill_of_the_router() {
 
 /// The stream repeats changes before the checkpoint. They were delivered, so the router must not apply newer settings to them.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn checkpoints_skip_changes_that_newer_settings_would_refuse() {
     let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());

@@ -138,6 +138,7 @@ impl Case {
 
 /// All cases share one cluster, because three brokers take a long time to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn unacknowledged_checkpoints_are_explained() {
     let servers = Servers {
         postgres: PrivatePostgres::start(PG_HBA, &[]).await,

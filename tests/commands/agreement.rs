@@ -135,6 +135,7 @@ async fn disagreement(damages: &[&(&str, Damage)]) -> String {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn check_and_run_agree_about_each_damage() {
     let mut found = String::new();
     for damage in DAMAGES {
@@ -144,6 +145,7 @@ async fn check_and_run_agree_about_each_damage() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn check_and_run_agree_about_damages_at_random() {
     let mut random = seed::random();
     let mut found = String::new();

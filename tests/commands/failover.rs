@@ -18,6 +18,7 @@ fn masked(place: &Place, text: &str, servers: &[&PrivatePostgres]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_is_prepared_by_init_and_examined_by_check() {
     let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &[]).await;
     let mut place = Place::on(&primary.url());

@@ -177,6 +177,7 @@ async fn maintain_asks_the_database_nothing_for_a_scrape() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn maintain_goes_on_after_postgres_was_restarted() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let place = Place::on(&server.url());

@@ -31,6 +31,7 @@ async fn without_logical_wal_nothing_is_created() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn without_a_free_slot_or_sender_nothing_is_created() {
     let settings = ["max_replication_slots=1", "max_slot_wal_keep_size=1GB"];
     let server = PrivatePostgres::start(TRUST, &settings).await;
@@ -56,6 +57,7 @@ async fn without_a_free_slot_or_sender_nothing_is_created() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_lost_slot_is_reported_and_not_recreated() {
     let settings = ["max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"];
     let server = PrivatePostgres::start(TRUST, &settings).await;
@@ -76,6 +78,7 @@ async fn a_lost_slot_is_reported_and_not_recreated() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_wrong_password_is_reported_but_not_shown() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 scram-sha-256\n", &[]).await;
     server.execute(&["CREATE ROLE router LOGIN PASSWORD 'right'"]).await;
@@ -91,6 +94,7 @@ async fn a_wrong_password_is_reported_but_not_shown() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     let server = PrivatePostgres::start(TRUST, &[]).await;
     let place = place(&server).with("ADMIN__LISTEN", "");
@@ -136,6 +140,7 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn the_printed_acls_are_what_the_router_needs() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let place = Place::new()

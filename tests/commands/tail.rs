@@ -430,6 +430,7 @@ async fn tail_that_loses_its_session_advises_to_start_it_again() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn tail_reports_that_all_slots_are_in_use() {
     let server =
         PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &["max_replication_slots=1"]).await;

@@ -9,6 +9,7 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn weak_acknowledgements_are_reported_by_check_and_logged_once_by_the_router() {
     let cluster = PrivateCluster::start().await;
     let (outbox, kafka) = (Outbox::new().await, cluster.client());

@@ -202,6 +202,7 @@ async fn dead_letters_deleted_by_hand_count_as_discarded() {
 
 /// The router waits for a topic that it may not write to, but not because of an event that is already parked.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_of_a_topic_without_write_permission_block_nothing_else() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let mut setup = Setup::new("at-least-once").await;

@@ -83,17 +83,20 @@ async fn killed(mode: &str) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_under_sigkill_lose_nothing_and_keep_order_at_least_once() {
     killed(MODES[0]).await;
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_under_sigkill_are_seen_once_and_in_order_exactly_once() {
     killed(MODES[1]).await;
 }
 
 /// Events without an aggregate wait for no other event, and are parked and retried one by one.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_without_an_aggregate_are_seen_once_under_sigkill_exactly_once() {
     const EVENTS: u64 = 200;
     let mut random = seed::random();

@@ -38,6 +38,7 @@ async fn dead_letters_in_a_locked_table_are_waited_for_and_the_locking_session_i
 
 /// The lock outlasts the Kafka transaction that waits for the row.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_are_parked_after_a_lock_that_outlasts_the_transaction() {
     // the coordinator aborts timed-out transactions every 200 ms instead of every ten seconds
     let broker =

@@ -214,6 +214,7 @@ async fn decision_is_complete(setup: &Setup, router: &mut Router, decision: &str
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_are_shown_when_bulk_reads_begin_during_a_retry_or_discard() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -239,6 +240,7 @@ async fn dead_letters_are_shown_when_bulk_reads_begin_during_a_retry_or_discard(
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_are_shown_when_bulk_reads_end_during_a_retry_or_discard() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
@@ -260,6 +262,7 @@ async fn dead_letters_are_shown_when_bulk_reads_end_during_a_retry_or_discard() 
 
 /// No event of the stream waits and the position advances. Only the retry of the parked event waits.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn dead_letters_that_wait_for_a_frozen_broker_are_explained() {
     let broker = PrivateKafka::start(&[]).await;
     let mut setup = Setup::on_broker("at-least-once", &broker).await;

@@ -13,6 +13,7 @@ use crate::support::router::Router;
 use crate::support::seed;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_under_sigkill_at_random_points_shows_no_event_twice() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     killed_at_random_points(&outbox, &kafka, &settings(&outbox, &kafka)).await;
@@ -23,6 +24,7 @@ async fn exactly_once_under_sigkill_at_random_points_shows_no_event_twice() {
 const LARGE: usize = 200_000;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_inside_a_large_transaction_resumes_after_the_last_commit() {
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -63,6 +65,7 @@ async fn exactly_once_inside_a_large_transaction_resumes_after_the_last_commit()
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_with_a_broker_killed_at_random_points_shows_no_event_twice() {
     const BROKER_KILLS: usize = 3;
     let broker = PrivateKafka::start(&[]).await;

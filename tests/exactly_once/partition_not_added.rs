@@ -51,6 +51,7 @@ fn grant_transactions(broker: &PrivateKafka, outbox: &Outbox) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_without_write_permission_waits_for_it_and_names_it() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -148,6 +149,7 @@ async fn exactly_once_a_checkpoint_refused_by_its_topic_is_explained_and_written
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_continues_after_the_brokers_have_lost_their_transactions() {
     // beside other tests the end of the log moves, and a transaction with a checkpoint may be open when the topic is deleted
     let server = PrivatePostgres::start(PG_HBA, &["autovacuum=off"]).await;
@@ -166,6 +168,7 @@ async fn exactly_once_continues_after_the_brokers_have_lost_their_transactions()
 
 /// This happens after a week without an event (`transactional.id.expiration.ms`).
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_continues_after_its_transactional_ids_have_expired() {
     let broker = PrivateKafka::start(&[
         "transactional.id.expiration.ms=1000",

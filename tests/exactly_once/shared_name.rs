@@ -41,6 +41,7 @@ async fn others_are_refused(outbox: &Outbox, kafka: &Kafka, others: &[Settings],
 
 /// Two clusters with the same names use one Kafka. The other router may use either mode.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_a_router_of_another_cluster_is_refused_before_it_fences_the_one_that_delivers() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());

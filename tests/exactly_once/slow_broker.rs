@@ -53,6 +53,7 @@ async fn once_and_in_order(outbox: &Outbox, kafka: &Kafka, last: u64) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_events_flow_under_a_quota_and_at_full_speed_after_it() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -68,6 +69,7 @@ async fn exactly_once_events_flow_under_a_quota_and_at_full_speed_after_it() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_a_transaction_that_times_out_is_explained_and_split() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -96,6 +98,7 @@ async fn exactly_once_a_transaction_that_times_out_is_explained_and_split() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_a_single_event_that_outlasts_the_transaction_timeout_is_explained() {
     let link = Proxy::to("");
     let broker = PrivateKafka::behind(&link).await;
@@ -120,6 +123,7 @@ async fn exactly_once_a_single_event_that_outlasts_the_transaction_timeout_is_ex
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn exactly_once_events_flow_over_a_link_of_ten_kilobytes_a_second() {
     let link = Proxy::to("");
     let broker = PrivateKafka::behind(&link).await;

@@ -43,6 +43,7 @@ pub(crate) fn settings(outbox: &Outbox, broker: &PrivateKafka) -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn authorization_revoked_under_load_is_waited_for_and_named() {
     const REVOKED: [&[&str]; 2] = [&["Write"], &["Write", "Describe", "DescribeConfigs", "Create"]];
     let mut random = seed::random();
@@ -83,6 +84,7 @@ async fn authorization_revoked_under_load_is_waited_for_and_named() {
 
 /// Each attempt starts at the denied event. Later events for other topics must not be sent again with each attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn authorization_revoked_for_one_topic_does_not_repeat_events_of_another() {
     const ALL: &[&str] = &["Write", "Describe", "DescribeConfigs", "Create"];
     let broker = PrivateKafka::start(&AUTHORIZING).await;
@@ -113,6 +115,7 @@ async fn authorization_revoked_for_one_topic_does_not_repeat_events_of_another()
 
 /// The topic refuses the commit time, and the router does not know the topic's settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn authorization_to_read_the_topics_settings_lets_an_old_event_be_sent() {
     let broker = PrivateKafka::start(&AUTHORIZING).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());

@@ -16,6 +16,7 @@ use crate::support::settings::{MODES, Settings};
 use crate::support::writers::Writers;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
     let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
     let broker = PrivateKafka::start(&[]).await;
@@ -73,6 +74,7 @@ pub(crate) async fn broker_killed_at_random_points(
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
     const KILLS: usize = 2;
     let broker = PrivateKafka::start(&[]).await;
@@ -134,6 +136,7 @@ async fn broker_frozen_is_logged_once_with_a_reason() {
 
 /// Requests time out only after a minute, which is too late for an explanation.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_frozen_is_explained_before_its_requests_time_out() {
     for mode in MODES {
         // by default the controller fences a broker that was silent for 9 s, and no partition has a leader for a moment
@@ -161,6 +164,7 @@ async fn broker_frozen_is_explained_before_its_requests_time_out() {
 
 /// The checkpoint is not acknowledged, so the slot does not advance.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_frozen_while_no_event_waits_is_explained_too() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -183,6 +187,7 @@ async fn broker_frozen_while_no_event_waits_is_explained_too() {
 /// A broker that was frozen for longer than its session answers for a moment that there are no brokers, and librdkafka then
 /// forgets them all.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_frozen_until_its_session_expired_is_found_again() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
@@ -205,6 +210,7 @@ async fn broker_frozen_until_its_session_expired_is_found_again() {
 
 /// No record is in flight that could fail or be acknowledged, so only the state shows the outage.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn broker_away_and_its_return_are_shown_by_state_and_readiness() {
     let broker = PrivateKafka::start(&[]).await;
     let outbox = Outbox::new().await;

@@ -13,6 +13,7 @@ use crate::support::settings::Settings;
 use crate::support::writers::Writers;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn cluster_restarted_broker_by_broker_loses_nothing_and_repeats_nothing() {
     let mut random = seed::random();
     let cluster = PrivateCluster::start().await;
@@ -39,6 +40,7 @@ async fn cluster_restarted_broker_by_broker_loses_nothing_and_repeats_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn cluster_with_a_killed_leader_loses_nothing_and_repeats_nothing() {
     const KILLS: usize = 2;
     let mut random = seed::random();
@@ -74,6 +76,7 @@ async fn cluster_with_a_killed_leader_loses_nothing_and_repeats_nothing() {
 
 /// One broker is away and the topic requires all three, so the leader answers each request with NOT_ENOUGH_REPLICAS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn cluster_without_enough_replicas_in_sync_blocks_events_and_status_says_why() {
     let cluster = PrivateCluster::start().await;
     let (outbox, kafka) = (Outbox::new().await, cluster.client());
@@ -110,6 +113,7 @@ async fn cluster_without_enough_replicas_in_sync_blocks_events_and_status_says_w
 
 /// The last broker has neither a majority of controllers nor enough replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn cluster_with_one_broker_left_blocks_events_in_bounded_memory() {
     const EVENTS: u32 = 200_000;
     let cluster = PrivateCluster::start().await;

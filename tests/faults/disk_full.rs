@@ -25,6 +25,7 @@ fn limit_file_size(bytes: &str, pid: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs in scripts/test --full"]
 async fn disk_full_stops_the_broker_and_nothing_is_lost_once_there_is_space() {
     let mut random = seed::random();
     let broker = PrivateKafka::start(&[]).await;
@@ -62,6 +63,7 @@ async fn disk_full_stops_the_broker_and_nothing_is_lost_once_there_is_space() {
 /// Each new walsender starts the stream and then fails to write the changes that it has decoded to a file. The name of that file
 /// contains the process id.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn disk_full_of_postgres_is_logged_once_and_so_is_the_recovery() {
     const CONNECTED: &str = "connected; events flow";
     let server = PrivatePostgres::start(PG_HBA, &[]).await;

@@ -129,6 +129,7 @@ fn position_in(ended: &Ended) -> pg_logical::Lsn {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
@@ -177,6 +178,7 @@ async fn failover_to_a_standby_that_is_behind_is_refused_with_both_positions() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
     let pair = Pair::new().await;
     pair.router_waits_for_the_standby().await;
@@ -210,6 +212,7 @@ async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
 
 /// This is the situation on every version before 17.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
     let pair = Pair::with_standby_settings(&[]).await;
     pair.router_waits_for_the_standby().await;
@@ -235,6 +238,7 @@ async fn failover_to_a_standby_without_a_copy_of_the_slot_is_refused() {
 
 /// A router may read a slot that was created on a standby. The primary may remove rows that this slot needs.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn no_guessing_about_a_standbys_own_slot_that_conflicts_with_the_primary() {
     let (primary, standby) = PrivatePostgres::pair(PG_HBA, &[], &["hot_standby_feedback=off"]).await;
     let (outbox, kafka) = (Outbox::bare(&primary.url()).await, Kafka::shared());

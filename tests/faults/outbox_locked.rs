@@ -57,6 +57,7 @@ async fn watch_is_blocked(outbox: &Outbox, times: usize) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn outbox_locked_under_a_running_router_is_reported_with_the_locking_session() {
     let server = server_without_autovacuum().await;
     for mode in MODES {
@@ -96,6 +97,7 @@ async fn outbox_locked_under_a_running_router_is_reported_with_the_locking_sessi
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn outbox_locked_while_nothing_is_to_be_confirmed_leaves_the_router_ready() {
     let server = server_without_autovacuum().await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -117,6 +119,7 @@ async fn outbox_locked_while_nothing_is_to_be_confirmed_leaves_the_router_ready(
 
 /// While the broker blocks the stream, only the catalogue watch shows that the session still has the slot.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
     let server = server_without_autovacuum().await;
     let broker = PrivateKafka::start(&[]).await;
@@ -165,6 +168,7 @@ async fn locked_at_the_start(mode: &str, outbox: Outbox, table: &'static str) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn outbox_locked_at_the_start_is_waited_for_and_the_locking_session_is_named() {
     let server = server_without_autovacuum().await;
     for mode in MODES {

@@ -32,6 +32,7 @@ pub(crate) async fn killed_at_random_points(outbox: &Outbox, kafka: &Kafka, sett
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn sigkill_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     killed_at_random_points(&outbox, &kafka, &Settings::new(&outbox, &kafka)).await;

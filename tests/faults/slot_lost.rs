@@ -62,6 +62,7 @@ async fn loss_is_explained(outbox: &Outbox, ended: &Ended, reason: &str, sent: &
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn slot_lost_while_the_broker_is_away_is_warned_of_and_then_explained() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let broker = PrivateKafka::start(&[]).await;
@@ -107,6 +108,7 @@ async fn slot_lost_while_the_broker_is_away_is_warned_of_and_then_explained() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn slot_lost_while_the_router_is_stopped_is_explained_by_run_check_and_status() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
@@ -214,6 +216,7 @@ async fn steps_leave_no_hole(outbox: &Outbox, kafka: &Kafka, settings: &Settings
 
 /// Postgres 18 and later invalidate a slot that nobody reads.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn slot_lost_because_nobody_read_it_is_explained() {
     let server = PrivatePostgres::start(PG_HBA, LIMITS).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());

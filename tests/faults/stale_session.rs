@@ -62,6 +62,7 @@ async fn says_no_broker(router: &mut Router, why: &str) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn stale_session_does_not_hide_why_the_last_attempt_failed() {
     let (outbox, broker) = (Outbox::new().await, PrivateKafka::start(&[]).await);
     let (kafka, proxy) = (broker.client(), Proxy::to(outbox.address()));

@@ -37,6 +37,7 @@ fn bulk_reads(router: &Router) -> u64 {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_standby_that_is_away_blocks_events_and_status_says_why() {
     let pair = Pair::new().await;
     pair.router_waits_for_the_standby().await;
@@ -86,6 +87,7 @@ async fn failover_standby_that_is_away_blocks_events_and_status_says_why() {
 
 /// An alert on `lag_seconds` detects events that wait for the standby, although none of them was read.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_standby_that_is_away_counts_as_lag() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
@@ -112,6 +114,7 @@ async fn failover_standby_that_is_away_counts_as_lag() {
 
 /// The setting takes effect while the router reads in bulk.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_standby_that_becomes_required_ends_bulk_reads() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);
@@ -150,6 +153,7 @@ async fn failover_standby_that_becomes_required_ends_bulk_reads() {
 
 /// Postgres does not hold back a slot without `failover`, whatever the setting says.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn failover_standby_that_is_away_does_not_concern_other_slots() {
     let pair = Pair::new().await;
     let (outbox, kafka) = (&pair.outbox, &pair.kafka);

@@ -37,6 +37,7 @@ async fn sends_nothing(router: &mut Router) -> (String, Value) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn walsender_that_waits_has_a_reason() {
     // without autovacuum, new sessions of the database do not wait for the lock too (see `outbox_locked`)
     let server = PrivatePostgres::start(PG_HBA, &["autovacuum=off"]).await;
@@ -72,6 +73,7 @@ async fn walsender_that_waits_has_a_reason() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_read_that_waits_has_a_reason() {
     let server = PrivatePostgres::start(PG_HBA, &["autovacuum=off"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());

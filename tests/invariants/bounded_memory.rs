@@ -13,6 +13,7 @@ const ROWS: usize = 200_000;
 const BOUND: u64 = 64 << 20;
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     // on a busy machine, decoding a large transaction delays the server's keepalives
@@ -118,6 +119,7 @@ async fn bounded_memory_while_the_broker_is_down() {
 
 /// Changes of other published tables take no memory, however many lie between two records in flight.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bounded_memory_across_millions_of_other_changes() {
     let (outbox, mock, mut router) = blocked(1).await;
     outbox.execute("CREATE TABLE other (); ALTER PUBLICATION outbox_router ADD TABLE other").await;

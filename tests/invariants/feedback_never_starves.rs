@@ -57,6 +57,7 @@ async fn feedback_never_starves_while_the_broker_is_frozen() {
 
 /// With the role of `init --role`, to which Postgres shows only parts of `pg_stat_activity`.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn feedback_never_starves_while_the_broker_is_frozen_with_the_role_of_init() {
     broker_frozen(Some("router")).await;
 }

@@ -135,6 +135,7 @@ async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_of_it
 /// The broker forgets the producer in a partition that is idle while the topic's other partition is busy, so the refused record
 /// is again the first of its partition. Takes a minute, because the router assumes that brokers remember producers that long.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn order_per_aggregate_ends_before_a_refused_event_that_is_the_first_after_an_idle_minute() {
     let broker = PrivateKafka::start(&FORGETFUL).await;
     let busy = async |outbox: &Outbox| {

@@ -77,6 +77,7 @@ fn short_socket_timeout(settings: Settings) -> Settings {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn network_to_kafka_lost_in_both_directions_or_in_one() {
     let mut setup = Setup::new(short_socket_timeout).await;
     for (case, network) in [
@@ -90,6 +91,7 @@ async fn network_to_kafka_lost_in_both_directions_or_in_one() {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn network_to_kafka_cut_in_the_middle_of_a_message() {
     let setup = Setup::new(|settings| settings).await;
     for (n, how) in [Cut::Fin, Cut::Rst].into_iter().enumerate() {
@@ -107,6 +109,7 @@ async fn network_to_kafka_cut_in_the_middle_of_a_message() {
 
 /// New connections are refused, and then accepted but never answered.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn network_to_kafka_without_new_connections() {
     let mut setup = Setup::new(short_socket_timeout).await;
     let down = "no broker can be reached";
@@ -122,6 +125,7 @@ async fn network_to_kafka_without_new_connections() {
 
 /// A round trip of half a second must not be taken for a fault.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn network_to_kafka_slow_causes_no_reconnect() {
     let setup = Setup::new(|settings| settings).await;
     setup.proxy.set(Network::delayed(Duration::from_millis(250)));

@@ -77,6 +77,7 @@ impl Setup {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn tls_is_negotiated_and_verified_according_to_sslmode() {
     let authority = Authority::new("the authority");
     let server = PrivatePostgres::start(PG_HBA, &[]).await;

@@ -16,6 +16,7 @@ use crate::support::postgres::{PrivatePostgres, conninfo};
 const PG_HBA: &str = "host all all 127.0.0.1/32 trust\n";
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn sessions_run_queries_and_hosts_are_tried_in_order() {
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     queries(&server).await;

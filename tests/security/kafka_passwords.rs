@@ -9,6 +9,7 @@ const PASSWORD: &str = "opensesame-2c7d";
 const WRONG: &str = "wrong-one-83aa";
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn kafka_passwords_of_every_mechanism_are_accepted_and_wrong_ones_refused() {
     let plain = "org.apache.kafka.common.security.plain.PlainLoginModule required";
     let broker = SecureKafka::start(

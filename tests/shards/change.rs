@@ -29,6 +29,7 @@ async fn delivers(settings: &Settings, outbox: &Outbox, numbers: std::ops::Range
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn shards_change_their_number_while_applications_write() {
     for mode in MODES {
         let mut random = seed::random();
@@ -60,6 +61,7 @@ async fn shards_change_their_number_while_applications_write() {
 
 /// `shards change` is killed at random points and repeated until it is complete.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn shards_change_under_sigkill() {
     for mode in MODES {
         let mut random = seed::random();
@@ -128,6 +130,7 @@ async fn shards_do_not_start_after_they_have_handed_over() {
 
 /// The slot of the first number is recreated under the same name, for which an old checkpoint exists.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn shards_that_have_handed_over_do_not_resume_when_their_slots_are_recreated() {
     for mode in MODES {
         let Some((outbox, kafka)) = outbox_and_kafka().await else { return };

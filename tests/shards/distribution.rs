@@ -89,6 +89,7 @@ async fn shards_deliver_every_event_once_and_in_order() {
 
 /// Three processes: one for the first shard, and two for the second, of which one is a standby. A random one is killed each time.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn shards_in_several_processes_under_sigkill_lose_nothing() {
     for mode in MODES {
         let mut random = seed::random();

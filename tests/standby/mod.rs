@@ -166,6 +166,7 @@ async fn standby_takes_over_from_routers_that_are_cut_off_exactly_once() {
 /// A hop that terminates TCP still accepts what the router sends to Postgres. The router waits for Kafka, which does not answer,
 /// so it does not read what Postgres sends either.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_when_router_waits_for_kafka_and_has_lost_postgres() {
     let (to_postgres, to_kafka) = (Proxy::to("127.0.0.1:9"), Proxy::to("127.0.0.1:9"));
     let broker = PrivateKafka::behind(&to_kafka).await;
@@ -247,6 +248,7 @@ async fn standby_takes_over_from_frozen_routers_that_continue_exactly_once() {
 /// The first router has the slot's lock, and waits for Kafka before it starts to stream. The second one may wait for
 /// longer than sessions may be idle.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_routers_frozen_during_startup() {
     let broker = PrivateKafka::start(&[]).await;
     for mode in MODES {

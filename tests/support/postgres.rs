@@ -8,17 +8,12 @@ use std::time::Duration;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ChannelBinding, ConnInfo, Host, HostAddr, SslMode, TargetSessionAttrs, Tcp};
 use pg_logical::session::Session;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::instance::Instance;
-
-/// Limits the number of private servers that run at a time.
-static PERMITS: Semaphore = Semaphore::const_new(2);
 
 /// A private server. Deleted on drop.
 pub(crate) struct PrivatePostgres {
     instance: Instance,
-    _permit: SemaphorePermit<'static>,
 }
 
 /// How a server is stopped.
@@ -35,28 +30,21 @@ impl PrivatePostgres {
     /// as `name=value`. The superuser `postgres` may always connect by the unix socket.
     pub(crate) async fn start(pg_hba: &str, settings: &[&str]) -> Self {
         let major = std::env::var("TEST_POSTGRES_MAJOR").ok();
-        Self::of_major(major.as_deref(), pg_hba, settings, PERMITS.acquire().await.unwrap())
+        Self::of_major(major.as_deref(), pg_hba, settings)
     }
 
     /// Starts a primary, and a standby that follows it through the slot `standby`. They can synchronize logical slots: their
     /// major version is the suite's if that is 17 or later, else 17.
     pub(crate) async fn pair(pg_hba: &str, settings: &[&str], standby_settings: &[&str]) -> (Self, Self) {
-        let mut permits = PERMITS.acquire_many(2).await.unwrap();
-        let permit = permits.split(1).unwrap();
         let major = std::env::var("TEST_POSTGRES_MAJOR").ok().filter(|major| major.as_str() >= "17");
-        let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings, permits);
+        let primary = Self::of_major(Some(major.as_deref().unwrap_or("17")), pg_hba, settings);
         primary.execute(&["SELECT pg_create_physical_replication_slot('standby', true)"]).await;
         let options = ["--in-memory", "--standby-of", primary.instance.name()];
         let instance = Instance::up("postgres", &options, standby_settings);
-        (primary, PrivatePostgres { instance, _permit: permit })
+        (primary, PrivatePostgres { instance })
     }
 
-    fn of_major(
-        major: Option<&str>,
-        pg_hba: &str,
-        settings: &[&str],
-        permit: SemaphorePermit<'static>,
-    ) -> Self {
+    fn of_major(major: Option<&str>, pg_hba: &str, settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let hba = folder.path().join("pg_hba.conf");
         fs::write(&hba, format!("local all postgres trust\n{pg_hba}")).unwrap();
@@ -65,7 +53,7 @@ impl PrivatePostgres {
             options.extend(["--postgres", major]);
         }
         let instance = Instance::up("postgres", &options, settings);
-        PrivatePostgres { instance, _permit: permit }
+        PrivatePostgres { instance }
     }
 
     /// A variable of `scripts/services env`.

@@ -1,13 +1,8 @@
 //! A private cluster of three brokers.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-
 use super::eventually::eventually;
 use super::instance::Instance;
 use super::kafka::Kafka;
-
-/// Limits the number of clusters that run at a time: each has three JVMs.
-static PERMITS: Semaphore = Semaphore::const_new(1);
 
 /// The names of the brokers in `scripts/services`. Kafka numbers them from 1.
 const NAMES: [&str; 3] = ["kafka", "kafka-2", "kafka-3"];
@@ -16,13 +11,11 @@ const NAMES: [&str; 3] = ["kafka", "kafka-2", "kafka-3"];
 /// is 2. Deleted on drop.
 pub(crate) struct PrivateCluster {
     instance: Instance,
-    _permit: SemaphorePermit<'static>,
 }
 
 impl PrivateCluster {
     pub(crate) async fn start() -> Self {
-        let permit = PERMITS.acquire().await.unwrap();
-        PrivateCluster { instance: Instance::up("kafka", &["--brokers", "3"], &[]), _permit: permit }
+        PrivateCluster { instance: Instance::up("kafka", &["--brokers", "3"], &[]) }
     }
 
     pub(crate) fn client(&self) -> Kafka {

@@ -2,8 +2,6 @@
 
 use std::process::{Command, Stdio};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-
 use super::instance::Instance;
 use super::kafka::Kafka;
 use super::place::Ran;
@@ -11,9 +9,6 @@ use super::process;
 use super::proxy::Proxy;
 use super::shared;
 use super::signal::{Signal, send};
-
-/// Limits the number of private brokers that run at a time.
-static PERMITS: Semaphore = Semaphore::const_new(3);
 
 /// Settings of a broker with ACLs. The users `outbox-router` and `admin` log in at the extra port with the password `secret`.
 /// `admin` may do everything.
@@ -56,14 +51,12 @@ pub(crate) fn kafka_tool(class: &str, arguments: &[&str]) -> Ran {
 /// A private broker. Deleted on drop.
 pub(crate) struct PrivateKafka {
     instance: Instance,
-    _permit: SemaphorePermit<'static>,
 }
 
 impl PrivateKafka {
     /// Starts a broker with settings as `name=value`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        let permit = PERMITS.acquire().await.unwrap();
-        PrivateKafka { instance: Instance::up("kafka", &[], settings), _permit: permit }
+        PrivateKafka { instance: Instance::up("kafka", &[], settings) }
     }
 
     /// Starts a broker whose second listener is reached through `proxy`.

@@ -143,6 +143,7 @@ impl Drop for Servers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in scripts/test --full"]
 async fn servers_that_restart_repeat_no_effect() {
     const EVENTS: usize = 240;
     let servers = Servers::up();

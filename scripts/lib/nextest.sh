@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# Runs the tests with cargo-nextest, as .config/nextest.toml says, and sums up their reports. Needs messages.sh, prebuilt.sh and $root.
+
+# All that have tests of their own; cargo-nextest builds these alone.
+# shellcheck disable=SC2034 # scripts/test uses it
+targets=(--workspace --lib --bins --examples --test imports --test docs --test main --test server --test sql --test http --test kafka --test topic)
+
+# shellcheck disable=SC2154 # the script that uses this sets it
+reports=$root/target/junit flaky_log=$root/target/flaky.txt
+
+# run_tests NAME ARG...: runs tests, and moves their JUnit report to target/junit/NAME.xml.
+run_tests() {
+  local name=$1 code=0
+  shift
+  mkdir -p "$reports"
+  rm -f "$root"/target/nextest/*/junit.xml "$reports/$name.xml"
+  # the backtrace of an async test is long and shows only the test's name, which its message does too
+  RUST_BACKTRACE=0 "$nextest" nextest run --locked "${targets[@]}" "$@" 6>&- || code=$?
+  ((code != 4)) || die "no test has such a name"
+  mv "$root"/target/nextest/*/junit.xml "$reports/$name.xml" || true
+  return "$code"
+}
+
+# outcomes REPORT...: prints a line for each test: its outcome (passed, flaky or failed), seconds and name.
+outcomes() {
+  # shellcheck disable=SC2016 # the program is awk's
+  awk '
+    function attribute(name) {
+      return match($0, " " name "=\"[^\"]*\"") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 4) : ""
+    }
+    /<testcase / {
+      test = attribute("classname") " " attribute("name")
+      seconds = attribute("time")
+      outcome = "passed"
+      if (/\/>$/) print outcome "\t" seconds "\t" test
+    }
+    /<flakyFailure|<flakyError/ { outcome = "flaky" }
+    /<failure|<error/ { outcome = "failed" }
+    /<\/testcase>/ { print outcome "\t" seconds "\t" test }' "$@"
+}
+
+# quarantined: prints the tests that are quarantined, with their reasons.
+quarantined() {
+  { grep -rhE --include='*.rs' --after-context 8 '#\[ignore = "quarantined' tests crates src examples || true; } | awk '
+    /#\[ignore = "quarantined/ { reason = $0; sub(/.*#\[ignore = "/, "", reason); sub(/"\].*/, "", reason) }
+    reason != "" && match($0, / fn [a-z0-9_]+/) { print substr($0, RSTART + 4, RLENGTH - 4) ": " reason; reason = "" }'
+}
+
+# sum_up_tests: prints the quarantined, the slowest and the flaky tests of this run, and how many passed and failed. Flaky ones are
+# appended to target/flaky.txt.
+sum_up_tests() {
+  local all line flaky
+  [[ -d $reports ]] || return 0
+  all=$(outcomes "$reports"/*.xml)
+  line=$(quarantined)
+  if [[ -n $line ]]; then
+    say $'quarantined (they run with --full):\n'"$line"
+    (($(wc -l <<<"$line") <= 10)) || die "more than ten tests are quarantined: mend one before the next"
+  fi
+  say "the slowest tests:"
+  sort -t $'\t' -k 2,2nr <<<"$all" | sed -n '1,10p' | awk -F '\t' '{ printf "%7.1f s  %s\n", $2, $3 }' >&2
+  flaky=$(awk -F '\t' '$1 == "flaky" { print $3 }' <<<"$all")
+  while IFS= read -r line; do
+    [[ -n $line ]] || continue
+    say "${yellow}FLAKY${plain} $line"
+    printf '%s %s %s\n' "$(date -u +%FT%TZ)" "$(git rev-parse --short HEAD 2>/dev/null || true)" "$line" >>"$flaky_log"
+  done <<<"$flaky"
+  awk -F '\t' '{ if ($1 == "failed") failed++; else passed++ } END { printf "%d passed, %d failed\n", passed, failed }' <<<"$all"
+}
