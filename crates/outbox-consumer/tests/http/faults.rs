@@ -45,13 +45,7 @@ async fn a_session_killed_while_the_handler_runs_leaves_nothing() {
     let server = Server::start("", |layer| layer).await;
     let admin = server.database.session().await;
     let (first, ()) = tokio::join!(server.post("/held", "k", "e"), async {
-        server.until_runs(1).await;
-        admin
-            .until(
-                "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'INSERT INTO effects%' \
-                 AND state = 'idle in transaction' AND datname = current_database()",
-            )
-            .await;
+        server.until_held().await;
         assert_eq!(admin.ok(KILL).await, "1");
         server.release();
     });

@@ -94,9 +94,18 @@ impl Server {
 
     /// Waits until the handler has been called this often.
     pub(crate) async fn until_runs(&self, runs: u32) {
+        self.until("the handler runs", || self.runs() >= runs).await;
+    }
+
+    /// Waits until a handler of `/held` has its answer to the INSERT.
+    pub(crate) async fn until_held(&self) {
+        self.until("the handler is held", || self.shared.released.receiver_count() > 0).await;
+    }
+
+    async fn until(&self, what: &str, reached: impl Fn() -> bool) {
         let start = Instant::now();
-        while self.runs() < runs {
-            assert!(start.elapsed() < Duration::from_secs(60), "{} runs", self.runs());
+        while !reached() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}: {} runs", self.runs());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
