@@ -87,6 +87,7 @@ fn summary(findings: &[Finding]) -> String {
         several => format!(" {several} tasks are left to do first."),
     };
     let bad = match count(&[Level::NoEquivalent, Level::Differs]) {
+        0 if !to_do.is_empty() => "The router can do everything that the connector did.".to_owned(),
         0 => "The router does everything that the connector did.".to_owned(),
         1 => "1 setting differs or has no equivalent.".to_owned(),
         several => format!("{several} settings differ or have no equivalent."),
@@ -133,7 +134,7 @@ mod tests {
         let one = summary(std::slice::from_ref(&to_do));
         assert!(
             one.starts_with(
-                "The router does everything that the connector did. 1 task is left to do first. "
+                "The router can do everything that the connector did. 1 task is left to do first. "
             ),
             "{one}"
         );

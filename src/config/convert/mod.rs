@@ -264,6 +264,14 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
                 reader.problem(&span, "outbox.table", format!("{table} is named twice"), "Name it once");
             }
             Ok(table) => tables.push(table),
+            // as import-debezium writes what it cannot turn into names
+            Err(_) if text.starts_with('/') => reader.problem(
+                &span,
+                "outbox.table",
+                "this is a pattern, and the router takes names",
+                "Replace it with the names of the outbox tables that it matches, each as schema.name, or delete it if it \
+                 matches none",
+            ),
             Err(what) => reader.problem(&span, "outbox.table", what, "Write it as schema.name"),
         }
     }

@@ -12,22 +12,47 @@ use crate::config::load::load;
 use crate::config::{Config, PayloadJson, TextForm, ValueForm};
 use crate::import::{Import, Level, import};
 
-/// Loads it like a user who has put the secrets where the findings say.
+/// Loads it like a user who has put the secrets where the findings say, and has replaced patterns with the name of a table.
 fn loaded(import: &Import, variables: &[(&str, &str)]) -> Config {
+    let of_pattern = |line: &&str| line.starts_with("table = ") && line.contains('/');
+    let configuration = match import.configuration.lines().find(of_pattern) {
+        Some(line) => import.configuration.replace(line, "table = \"public.outbox\""),
+        None => import.configuration.clone(),
+    };
+    loaded_as_it_is(&configuration, variables).unwrap_or_else(|error| panic!("{error}\n{configuration}"))
+}
+
+fn loaded_as_it_is(configuration: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outbox-router.toml");
     fs::create_dir(directory.path().join("secrets")).unwrap();
-    for (_, rest) in import.configuration.lines().filter_map(|line| line.split_once("file = \"secrets/")) {
+    for (_, rest) in configuration.lines().filter_map(|line| line.split_once("file = \"secrets/")) {
         let name = rest.split('"').next().unwrap();
         fs::write(directory.path().join("secrets").join(name), "hunter2").unwrap();
     }
-    fs::write(&path, &import.configuration).unwrap();
+    fs::write(&path, configuration).unwrap();
     let environment = variables
         .iter()
         .fold(Environment::empty(), |environment, (name, value)| environment.with_variable(name, value));
-    match load(Some(&path), &environment) {
-        Ok(loaded) => loaded.config,
-        Err(error) => panic!("{error}\n{}", import.configuration),
+    let loaded = load(Some(&path), &environment).map_err(|error| error.to_string())?;
+    Ok(loaded.config)
+}
+
+#[test]
+fn a_pattern_of_tables_is_refused_with_its_line() {
+    for list in [r"public.outbox,audit\\..*", "shop", ".*", r"/a\\.b/?", r"(a|b)\\.c{1,2}", "a.b.c", ""] {
+        let import = with_option(&format!("table.include.list={list}\n"));
+        let line = import.configuration.lines().position(|line| line.starts_with("table = ")).unwrap() + 1;
+        let error = loaded_as_it_is(&import.configuration, &[]).unwrap_err();
+        assert!(
+            error.contains(&format!("outbox-router.toml:{line}:"))
+                && error.contains("`outbox.table`: this is a pattern, and the router takes names"),
+            "{list}: {error}"
+        );
+        assert!(
+            import.findings.iter().any(|finding| finding.meaning.contains("every command refuses")),
+            "{list}"
+        );
     }
 }
 

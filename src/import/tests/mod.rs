@@ -162,6 +162,49 @@ fn a_file_without_the_event_router_is_refused() {
     );
 }
 
+/// `table` and the findings about tables, for a connector with these settings besides a minimum.
+fn tables_of(settings: &str) -> String {
+    let text = format!(
+        "plugin.name=pgoutput\ntopic.prefix=shop\ntransforms=o\n\
+         transforms.o.type=io.debezium.transforms.outbox.EventRouter\n{settings}"
+    );
+    let import = imported(&text);
+    let line = import.configuration.lines().filter(|line| line.starts_with("table = "));
+    let about_tables =
+        |finding: &&Finding| ["list", "predicate"].iter().any(|word| finding.setting.contains(word));
+    let findings = import.findings.iter().filter(about_tables);
+    let findings = findings
+        .map(|finding| format!("{}: {}: {}", finding.level.label(), finding.setting, finding.meaning));
+    line.map(str::to_owned).chain(findings).collect::<Vec<_>>().join("\n")
+}
+
+const TOPICS: &str = "transforms.o.predicate=p\n\
+                      predicates.p.type=org.apache.kafka.connect.transforms.predicates.TopicNameMatches\n";
+
+#[test]
+fn a_pattern_of_tables_stays_in_the_configuration_until_it_is_replaced() {
+    let by_predicate = |pattern: &str| format!("{TOPICS}predicates.p.pattern={pattern}\n");
+    let literal = by_predicate(r"shop\\.public\\.outbox");
+    let cases = [
+        r"table.include.list=public.outbox,audit\\..*,g".to_owned(),
+        r"table.include.list=.*\\.outbox".to_owned(),
+        String::new(),
+        "table.include.list=${env:TABLES}".to_owned(),
+        "schema.include.list=orders,billing".to_owned(),
+        r"table.exclude.list=public\\.customers".to_owned(),
+        "table.include.list=a.outbox,b.outbox\nschema.exclude.list=b".to_owned(),
+        literal.clone(),
+        format!("{literal}table.include.list=.*\\\\.outbox"),
+        by_predicate(r"shop\\.(a\\.outbox|b\\..*)"),
+        by_predicate("other[.]a[.]outbox"),
+        format!("{}transforms.o.negate=true\n", by_predicate(r"shop\\.public\\.customers")),
+        "transforms.o.predicate=p\ntable.include.list=public.outbox,c\\\\d".to_owned(),
+    ];
+    let told =
+        cases.map(|settings| format!("{settings}\n    {}\n", tables_of(&settings).replace('\n', "\n    ")));
+    insta::assert_snapshot!(told.join("\n"));
+}
+
 /// The translation of a placement in a minimal connector.
 fn placed(placement: &str, more: &str) -> String {
     let text = format!(

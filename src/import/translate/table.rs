@@ -3,8 +3,23 @@
 use super::transforms::{Chain, Predicate, Topic};
 use super::{Translation, comment};
 use crate::import::findings::Level;
+use crate::import::java::Expression;
 use crate::import::settings::Setting;
 use crate::import::write::{Section, one_or_list};
+
+/// Schema and name.
+type Table = (String, String);
+
+/// The outbox tables as far as the connector's file names them.
+#[derive(Default)]
+struct Outboxes {
+    named: Vec<Table>,
+    /// Expressions that cannot be turned into names.
+    patterns: Vec<String>,
+}
+
+/// Stands for every table.
+const ANY_TABLE: &str = ".*";
 
 /// Writes `[outbox] table`, and returns the topics of these tables.
 pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Topic> {
@@ -15,17 +30,29 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
         translation.take_any("table.include.list").or_else(|| translation.take_any("table.whitelist"));
     let delimiter = translation.take_any("topic.delimiter").map_or(".".to_owned(), |setting| setting.value);
     let prefix = format!("{}{delimiter}", prefix.map(|prefix| prefix.value).unwrap_or_default());
-    let topic = |(schema, table): &(String, String)| format!("{prefix}{schema}{delimiter}{table}");
+    let topic = |(schema, table): &Table| format!("{prefix}{schema}{delimiter}{table}");
 
-    let (named, patterns) = include.as_ref().map(|include| tables(&include.value)).unwrap_or_default();
+    let included = include.as_ref().map(|include| tables(&include.value)).unwrap_or_default();
     let predicate = chain.router.predicate.as_ref();
-    let (outboxes, others): (Vec<_>, Vec<_>) = named.into_iter().partition(|table| match predicate {
+    let (named, others): (Vec<_>, Vec<_>) = included.named.into_iter().partition(|table| match predicate {
         Some(predicate) => predicate.takes(&topic(table)).unwrap_or(true),
         None => true,
     });
-    let (outboxes, from) = match (outboxes.is_empty(), predicate) {
-        (true, Some(predicate)) => (by_predicate(predicate, &prefix, &delimiter), Some(&predicate.setting)),
-        _ => (outboxes, include.as_ref()),
+    let by_predicate =
+        predicate.map(|predicate| by_predicate(predicate, &prefix, &delimiter)).unwrap_or_default();
+    // it alone decides which of the tables that match a pattern are outboxes
+    let decided = by_predicate.patterns.is_empty() && !by_predicate.named.is_empty();
+    let (outboxes, from) = match (predicate, include.as_ref()) {
+        (Some(predicate), _) if decided && (named.is_empty() || !included.patterns.is_empty()) => {
+            (by_predicate, Some(&predicate.setting))
+        }
+        (_, Some(include)) if !named.is_empty() || !included.patterns.is_empty() => {
+            (Outboxes { named, patterns: included.patterns.clone() }, Some(include))
+        }
+        (Some(predicate), _) if !by_predicate.named.is_empty() || !by_predicate.patterns.is_empty() => {
+            (by_predicate, Some(&predicate.setting))
+        }
+        _ => (Outboxes { named: Vec::new(), patterns: vec![ANY_TABLE.to_owned()] }, None),
     };
     if let Some(predicate) = predicate
         && let Err(reason) = &predicate.topics
@@ -34,49 +61,54 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
             format!("It does not tell which tables are outboxes: {reason}. Correct `table` in [outbox]");
         translation.find(Level::ToDo, &predicate.setting, meaning);
     }
-    if !patterns.is_empty() {
-        let meaning = format!(
-            "The router takes names, no patterns: name the tables that {} stands for in `table` in [outbox]",
-            patterns.join(", ")
-        );
-        if let Some(include) = &include {
-            translation.find(Level::ToDo, include, meaning);
-        }
+    if let (Some(from), false) = (from, outboxes.patterns.is_empty()) {
+        translation.find(Level::ToDo, from, to_replace(&outboxes.patterns));
     }
-    if let (false, Some(include)) = (others.is_empty(), &include) {
+    if let Some(include) = &include {
         let others: Vec<String> = others.iter().map(|(schema, table)| format!("{schema}.{table}")).collect();
-        let meaning = format!(
-            "The connector also sends change events of {}; the router does not. Keep a connector for them, \
-             and a slot for each of the two: this slot cannot be taken over while it is needed for both",
-            others.join(", ")
-        );
-        translation.find(Level::NoEquivalent, include, meaning);
+        if !others.is_empty() {
+            translation.find(Level::NoEquivalent, include, change_events(&others.join(", ")));
+        }
+        if decided && !included.patterns.is_empty() {
+            let others = format!("all tables that match {}", included.patterns.join(", "));
+            translation.find(Level::NoEquivalent, include, change_events(&others));
+        }
     }
     write(translation, &outboxes, from, predicate.is_some() && include.is_none());
-    filters(translation, !outboxes.is_empty());
-    outboxes.iter().map(topic).collect()
+    filters(translation, &outboxes);
+    outboxes.named.iter().map(topic).collect()
 }
 
-fn write(
-    translation: &mut Translation,
-    outboxes: &[(String, String)],
-    from: Option<&Setting>,
-    captures_more: bool,
-) {
-    let captured = from;
-    let (names, from) = match from {
-        Some(from) if !outboxes.is_empty() => (outboxes.iter().map(as_sql).collect(), comment(from)),
-        _ => {
-            translation.find_unset(
-                Level::ToDo,
-                "table.include.list",
-                "The file does not name the outbox table; the configuration has the default, public.outbox: \
-                 correct it",
-            );
-            (vec!["public.outbox".to_owned()], "not named by the connector".to_owned())
-        }
-    };
-    translation.document.set(Section::Outbox, "table", one_or_list(&names), from);
+fn to_replace(patterns: &[String]) -> String {
+    format!(
+        "The router takes names, no patterns. `table` in [outbox] has {} between slashes, which every command refuses: \
+         replace it with the names of the outbox tables that it matches",
+        patterns.join(", ")
+    )
+}
+
+fn change_events(tables: &str) -> String {
+    format!(
+        "The connector also sends change events of {tables}; the router does not. Keep a connector for them, \
+         and a slot for each of the two: this slot cannot be taken over while it is needed for both"
+    )
+}
+
+/// A pattern is written as one, which the loader refuses: without it, events of the tables that it matches would be lost.
+fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setting>, captures_more: bool) {
+    let names = outboxes.named.iter().map(as_sql);
+    let patterns = outboxes.patterns.iter().map(|pattern| format!("/{pattern}/"));
+    let names: Vec<String> = names.chain(patterns).collect();
+    if from.is_none() {
+        translation.find_unset(
+            Level::ToDo,
+            "table.include.list",
+            "The file does not name the outbox table. `table` in [outbox] has a pattern, /.*/, which every command \
+             refuses: replace it with the names of the outbox tables",
+        );
+    }
+    let origin = from.map_or("not named by the connector".to_owned(), comment);
+    translation.document.set(Section::Outbox, "table", one_or_list(&names), origin);
     if captures_more {
         translation.find_unset(
             Level::NoEquivalent,
@@ -86,8 +118,11 @@ fn write(
              taken over while it is needed for both",
         );
     }
-    if let Some(from) = captured
-        && outboxes.iter().any(|(schema, table)| format!("{schema}{table}").contains(char::is_uppercase))
+    if let Some(from) = from
+        && outboxes
+            .named
+            .iter()
+            .any(|(schema, table)| format!("{schema}{table}").contains(char::is_uppercase))
     {
         translation.find(
             Level::Note,
@@ -98,51 +133,93 @@ fn write(
     }
 }
 
-/// Once the tables are named, the other filters no longer matter.
-fn filters(translation: &mut Translation, named: bool) {
+/// Filters that choose among the tables. Once all outboxes are named, those matter only that leave one of them out.
+fn filters(translation: &mut Translation, outboxes: &Outboxes) {
     for name in ["schema.include.list", "schema.exclude.list", "table.exclude.list", "table.ignore.builtin"] {
         let Some(setting) = translation.settings.take(name) else { continue };
-        let (level, meaning) = match named {
-            true => (Level::Ignored, "Only concerns other tables than those that are named"),
-            false => (
+        let left_out: Vec<String> = outboxes
+            .named
+            .iter()
+            .filter(|table| leaves_out(name, &setting.value, table))
+            .map(as_sql)
+            .collect();
+        let (level, meaning) = if !outboxes.patterns.is_empty() {
+            (
                 Level::ToDo,
-                "The router takes names, no filters: name the outbox table as `table` in [outbox]",
-            ),
+                "The router takes names, no filters: `table` in [outbox] needs the names of the tables that pass it"
+                    .to_owned(),
+            )
+        } else if left_out.is_empty() {
+            (Level::Ignored, "Only concerns other tables than those that are named".to_owned())
+        } else {
+            let left_out = left_out.join(", ");
+            let meaning = format!(
+                "The connector seems to leave out {left_out}, whose events the router would send: correct `table` in \
+                 [outbox]"
+            );
+            (Level::Differs, meaning)
         };
         translation.find(level, &setting, meaning);
     }
 }
 
-/// The tables whose topics the pattern names literally.
-fn by_predicate(predicate: &Predicate, prefix: &str, delimiter: &str) -> Vec<(String, String)> {
-    let Ok((pattern, _)) = &predicate.topics else { return Vec::new() };
+/// Whether the filter may keep the connector from reading the table: an expression that the router cannot read may.
+fn leaves_out(filter: &str, list: &str, (schema, table): &Table) -> bool {
+    let (name, excludes) = match filter {
+        "schema.include.list" => (schema.clone(), false),
+        "schema.exclude.list" => (schema.clone(), true),
+        "table.exclude.list" => (format!("{schema}.{table}"), true),
+        _ => return false,
+    };
+    let matches = |member: &String| match Expression::translate(&format!("(?i){member}")) {
+        Ok(expression) => expression.matches(&name),
+        Err(_) => excludes,
+    };
+    split(list).iter().any(matches) == excludes
+}
+
+/// The tables whose topics the pattern names literally, and the patterns of other topics.
+fn by_predicate(predicate: &Predicate, prefix: &str, delimiter: &str) -> Outboxes {
+    let mut outboxes = Outboxes::default();
+    let Ok((pattern, _)) = &predicate.topics else { return outboxes };
     if predicate.negated {
-        return Vec::new();
+        return outboxes;
     }
-    let topics = alternatives(pattern).into_iter().filter_map(|pattern| literal(&pattern));
-    let table = |topic: String| {
+    let table = |topic: &str| {
         let (schema, table) = topic.strip_prefix(prefix)?.split_once(delimiter)?;
         (!schema.is_empty() && !table.contains(delimiter)).then(|| (schema.to_owned(), table.to_owned()))
     };
-    topics.filter_map(table).collect()
+    for pattern in alternatives(pattern) {
+        match literal(&pattern).as_deref().and_then(table) {
+            Some(table) => outboxes.name(table),
+            None => outboxes.patterns.push(pattern),
+        }
+    }
+    outboxes
 }
 
-/// Splits a list of expressions into those that name a table literally, and the others.
-fn tables(list: &str) -> (Vec<(String, String)>, Vec<String>) {
-    let mut named = Vec::new();
-    let mut patterns = Vec::new();
+impl Outboxes {
+    fn name(&mut self, table: Table) {
+        if !self.named.contains(&table) {
+            self.named.push(table);
+        }
+    }
+}
+
+/// Tells the expressions of a list that name a table literally from the others.
+fn tables(list: &str) -> Outboxes {
+    let mut outboxes = Outboxes::default();
     for member in split(list) {
         let spelled: Option<Vec<_>> = alternatives(&member).iter().map(|one| table(&literal(one)?)).collect();
         match spelled {
-            Some(tables) => named.extend(tables),
-            None => patterns.push(member),
+            Some(tables) => tables.into_iter().for_each(|table| outboxes.name(table)),
+            None => outboxes.patterns.push(member),
         }
     }
-    named.dedup();
-    (named, patterns)
+    outboxes
 }
 
-fn table(name: &str) -> Option<(String, String)> {
+fn table(name: &str) -> Option<Table> {
     let (schema, table) = name.split_once('.')?;
     let whole = !schema.is_empty() && !table.is_empty() && !table.contains('.');
     whole.then(|| (schema.to_owned(), table.to_owned()))
@@ -198,7 +275,7 @@ fn literal(pattern: &str) -> Option<String> {
 }
 
 /// The table's name for `[outbox] table`.
-fn as_sql((schema, table): &(String, String)) -> String {
+fn as_sql((schema, table): &Table) -> String {
     let quote = |name: &String| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -213,14 +290,14 @@ fn as_sql((schema, table): &(String, String)) -> String {
 mod tests {
     use super::*;
 
-    fn pair(schema: &str, table: &str) -> (String, String) {
+    fn pair(schema: &str, table: &str) -> Table {
         (schema.to_owned(), table.to_owned())
     }
 
     #[test]
     fn names_are_told_from_patterns() {
-        let (named, patterns) = tables(
-            r"public.outbox, shop\.outbox,^a[.]b$, c.(d|e), f\.outbox.*, .*\.outbox, g, h.i.j, k\.(l)+",
+        let Outboxes { named, patterns } = tables(
+            r"public.outbox, shop\.outbox,^a[.]b$, c.(d|e), f\.outbox.*, .*\.outbox, g, h.i.j, k\.(l)+, a.(b|b)|c.d",
         );
         let names = [
             pair("public", "outbox"),
@@ -231,6 +308,24 @@ mod tests {
         ];
         assert_eq!(named, names);
         assert_eq!(patterns, [r"f\.outbox.*", r".*\.outbox", "g", "h.i.j", r"k\.(l)+"]);
+    }
+
+    #[test]
+    fn a_filter_leaves_out_what_it_does_not_let_pass() {
+        let table = pair("shop", "outbox");
+        for (filter, list, expected) in [
+            ("schema.include.list", "public,shop", false),
+            ("schema.include.list", "public,SHOP", false),
+            ("schema.include.list", "public,sho", true),
+            ("schema.exclude.list", "sh.*", true),
+            ("schema.exclude.list", "public", false),
+            ("schema.exclude.list", r"public\G", true),
+            ("table.exclude.list", r"shop\.out.*", true),
+            ("table.exclude.list", "outbox", false),
+            ("table.ignore.builtin", "true", false),
+        ] {
+            assert_eq!(leaves_out(filter, list, &table), expected, "{filter} = {list}");
+        }
     }
 
     #[test]
