@@ -41,7 +41,7 @@ use crate::cli::{Cli, Command, RouteArgs};
 use crate::config::Config;
 use crate::config::load::{self, Brokers, ConfigFile, load_file};
 use crate::config::log::Log;
-use crate::error::{Error, ErrorCode, Exit, Peer};
+use crate::error::{Error, ErrorCode, Exit, Peer, repeat_config_file};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
 
@@ -73,6 +73,11 @@ impl Inputs {
     /// Reads the environment, and the configuration file unless the command needs none.
     pub fn read(cli: &Cli) -> Self {
         let file = if cli.command.reads_file() { ConfigFile::find(cli.config.as_deref()) } else { Ok(None) };
+        if let (Some(named), Ok(Some(_))) = (&cli.config, &file)
+            && !load::is_found_without_name(named)
+        {
+            repeat_config_file(named);
+        }
         Inputs { env: crate::config::environment::process(), file }
     }
 

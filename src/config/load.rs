@@ -56,6 +56,12 @@ impl ConfigFile {
     }
 }
 
+/// Whether [`ConfigFile::find`] without a path finds this file.
+pub fn is_found_without_name(path: &Path) -> bool {
+    let found = SEARCH_PATH.iter().find_map(|path| fs::canonicalize(path).ok());
+    found.is_some_and(|found| fs::canonicalize(path).is_ok_and(|path| path == found))
+}
+
 fn located(file: Option<&ConfigFile>) -> Option<(&Path, &str)> {
     file.map(|file| (file.path.as_path(), file.text.as_str()))
 }

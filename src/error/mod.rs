@@ -4,6 +4,7 @@
 //! [`Transient`] and [`Definite`]. Both say to the operator what happened; neither ever holds a secret or a payload.
 
 mod code;
+mod own_commands;
 mod remedy;
 
 use std::borrow::Cow;
@@ -12,7 +13,8 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 pub use code::{Effect, ErrorCode};
-pub use remedy::{Remedy, Step, shell_word};
+pub use own_commands::{repeat_config_file, shell_word, with_config_file};
+pub use remedy::{Remedy, Step};
 
 /// The server at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

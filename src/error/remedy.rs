@@ -1,9 +1,10 @@
 //! What to do about a failure: numbered steps with the commands to type, and other ways if there are any.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use super::with_config_file;
 
 /// What to do. If one way keeps all events and another goes on without some, the first comes first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,12 +33,12 @@ pub struct Step {
 impl Step {
     /// A step with nothing to type.
     pub fn new(text: impl Into<String>) -> Self {
-        Step { text: text.into(), commands: Vec::new() }
+        Step { text: with_config_file(text), commands: Vec::new() }
     }
 
     /// The same with a command for the shell after those that it has.
     pub fn typing(mut self, command: impl Into<String>) -> Self {
-        self.commands.push(command.into());
+        self.commands.push(with_config_file(command));
         self
     }
 
@@ -45,15 +46,6 @@ impl Step {
     pub fn sql(self, statements: impl Into<String>) -> Self {
         self.typing(statements.into() + ";")
     }
-}
-
-/// Quotes any text as one word of a shell command.
-pub fn shell_word(text: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:,/@".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into();
-    }
-    format!("'{}'", text.replace('\'', "'\\''")).into()
 }
 
 impl Remedy {
@@ -66,7 +58,7 @@ impl Remedy {
     pub fn or(mut self, name: impl Into<String>, steps: impl IntoIterator<Item = Step>) -> Self {
         let steps: Vec<Step> = steps.into_iter().collect();
         if !steps.is_empty() {
-            self.ways.push(Way { name: name.into(), steps });
+            self.ways.push(Way { name: with_config_file(name), steps });
         }
         self
     }

@@ -12,6 +12,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use tokio::time::Instant;
 
+use crate::error::with_config_file;
 use crate::reserved::HEARTBEAT_PREFIX;
 
 /// The prefix of one router's heartbeats.
@@ -79,9 +80,10 @@ impl Writer {
                     }
                     return Ok(());
                 }
-                Err(error) if error.code().is_some_and(|code| code.code() == "42501") => format!(
-                    "{error}: grant EXECUTE on pg_logical_emit_message, as `outbox-router init --print-sql` shows"
-                ),
+                Err(error) if error.code().is_some_and(|code| code.code() == "42501") => {
+                    let init = with_config_file("outbox-router init --print-sql");
+                    format!("{error}: grant EXECUTE on pg_logical_emit_message, as `{init}` shows")
+                }
                 // the server is shutting down or ending the session
                 Err(error) if error.code().is_none_or(|code| code.code().starts_with("57P")) => {
                     return Err(error);

@@ -23,7 +23,7 @@ use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
 use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
-use crate::error::{Error, ErrorCode, Peer, Transient};
+use crate::error::{Error, ErrorCode, Peer, Transient, with_config_file};
 use crate::shards::Shard;
 
 /// How often it checks without being asked.
@@ -381,8 +381,9 @@ pub fn warn_of_rewritten(now: &StreamDefinition, before: &StreamDefinition) {
     for table in now.rewritten_since(before) {
         tracing::warn!(
             table,
-            remedy = "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to prevent \
-                      that",
+            remedy = with_config_file(
+                "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to prevent that"
+            ),
             "the outbox table was rewritten: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE. If that made it unlogged for a time, rows \
              that were written then are not in the stream"
         );

@@ -15,6 +15,7 @@ mod json_reports;
 mod least_privilege;
 mod maintain;
 mod publication_remedies;
+mod repeated_option;
 mod route;
 mod servers;
 mod tail;

@@ -11,7 +11,7 @@ use crate::commands::confirm_by_count;
 use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::dead_letters::Decision;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, with_config_file};
 use crate::postgres::dead_letters::sql::{self, table_remedy};
 use crate::quantity::counted;
 use crate::terminal;
@@ -53,7 +53,7 @@ pub(super) async fn decide(
         } else {
             "No such event is parked.\n"
         };
-        return terminal::print(if *json { "[]\n" } else { behind });
+        return terminal::print(&if *json { "[]\n".to_owned() } else { with_config_file(behind) });
     }
     // mark only the events that were shown and counted, not those parked since
     let text = |n: usize| counts.and_then(|row| row.get(n)).unwrap_or_default();

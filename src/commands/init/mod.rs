@@ -25,7 +25,7 @@ use super::server::Server;
 use super::{connection_of, say_wait};
 use crate::cli::init::InitArgs;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, with_config_file};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
@@ -269,7 +269,7 @@ impl<'a> Init<'a> {
         } else {
             "  outbox-router check\n"
         };
-        terminal::print(&(text + "  outbox-router run\n"))
+        terminal::print(&with_config_file(text + "  outbox-router run\n"))
     }
 }
 

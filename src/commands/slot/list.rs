@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, with_config_file};
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
@@ -101,7 +101,7 @@ fn render(listed: &Listed, style: &TableStyle) -> String {
     }
     let mut text = trimmed(&table);
     if listed.bookmarks.is_empty() {
-        return text + "\nNo bookmarks. `outbox-router slot bookmark NAME` creates one.\n";
+        return text + &with_config_file("\nNo bookmarks. `outbox-router slot bookmark NAME` creates one.\n");
     }
     let mut table = style.table_with_headings(["bookmark", "created", "position", "wal_status", "retains"]);
     for bookmark in &listed.bookmarks {

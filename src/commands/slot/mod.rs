@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::slot::{SlotArgs, SlotCommand};
 use crate::commands::{chosen_shards, confirm_by_typing, connect, heading};
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, with_config_file};
 use crate::postgres::bookmarks::{self, Bookmark};
 use crate::postgres::catalog::Catalog;
 use crate::quantity::bytes;
@@ -97,9 +97,10 @@ async fn bookmark(config: &Config, name: &str, json: bool) -> Result<(), Error> 
         let changed = Changed { slot: &config.postgres.slot, bookmark: name, bookmark_slot: &slot, position };
         return terminal::print_json(&changed);
     }
+    let drop = with_config_file(format!("outbox-router slot drop {name}"));
     terminal::print(&format!(
         "bookmark {name} created at {position}. It is the slot {slot}, for which Postgres retains the log from there on. To drop it: \
-         outbox-router slot drop {name}\n"
+         {drop}\n"
     ))
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use comfy_table::{Cell, Color, Table};
 
 use crate::commands::table::{TableStyle, align_right, bold, trimmed};
+use crate::error::with_config_file;
 use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
 use crate::quantity::{bytes, counted, time};
 use crate::terminal;
@@ -96,8 +97,10 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push((
             "parked",
             format!(
-                "{} events of {} aggregates: outbox-router dead-letters list",
-                parked.events, parked.aggregates
+                "{} events of {} aggregates: {}",
+                parked.events,
+                parked.aggregates,
+                with_config_file("outbox-router dead-letters list")
             ),
         ));
     }

@@ -12,6 +12,7 @@ use tokio::time::{Duration, Instant};
 use super::retries::Retries;
 use crate::checkpoint::Checkpoint;
 use crate::dead_letters::{DeadLetter, Key, Parked, ResolvedRows, TooMany, text};
+use crate::error::with_config_file;
 use crate::monitor::Monitor;
 use crate::outbox::printable;
 use crate::postgres::dead_letters::sql::Waiting;
@@ -142,10 +143,11 @@ impl Parking {
                 Some(_) => "; later events of its aggregate wait behind it",
                 None => "",
             };
+            let list = with_config_file("outbox-router dead-letters list");
             match self.named {
                 ..=NAMED => tracing::error!(
                     reason = letter.reason.name(), position = %letter.key, detail = letter.detail,
-                    "the event with id {id} cannot be sent and is parked{behind}: outbox-router dead-letters list"
+                    "the event with id {id} cannot be sent and is parked{behind}: {list}"
                 ),
                 n if n == NAMED + 1 => tracing::error!(
                     "further unsendable events are parked without a log line; events_parked_total counts them"

@@ -5,7 +5,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use crate::config::template::Template;
 use crate::config::{Config, DeliveryMode};
-use crate::error::shell_word;
+use crate::error::{shell_word, with_config_file};
 
 /// What a right is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl MissingRight {
             ),
             None => "Grant the router's principal this right: `outbox-router init --print-acls` prints all that it needs".to_owned(),
         };
-        MissingRight { what, remedy: command }
+        MissingRight { what, remedy: with_config_file(command) }
     }
 
     /// What is missing, as a clause.

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::durability::Weakness;
 use super::record_limits::TopicLimits;
 use super::stall_reason::StallReason;
+use crate::error::with_config_file;
 
 /// How many topics with weak acknowledgements are logged; `check` lists all.
 const MAX_LOGGED: usize = 10;
@@ -147,7 +148,8 @@ impl Warning {
                  matter use three brokers, three replicas and min.insync.replicas = 2"
             ),
             Warning::More => {
-                tracing::warn!("acknowledgements of more topics are weak; `outbox-router check` lists them");
+                let check = with_config_file("outbox-router check");
+                tracing::warn!("acknowledgements of more topics are weak; `{check}` lists them");
             }
             Warning::Topic(weaknesses) => {
                 for Weakness { what, remedy, .. } in weaknesses {

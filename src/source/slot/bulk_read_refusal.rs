@@ -7,7 +7,7 @@ use pg_logical::stream::Transport;
 use super::SlotSource;
 use super::bulk_reads::Step;
 use crate::advice;
-use crate::error::{Error, Peer};
+use crate::error::{Error, Peer, with_config_file};
 
 impl<S: Transport> SlotSource<S> {
     /// Handles a refusal by falling back to the stream, which reports a real problem better.
@@ -29,7 +29,7 @@ impl<S: Transport> SlotSource<S> {
         }
         tracing::warn!(
             reason = %refused,
-            remedy = remedy(&refused),
+            remedy = with_config_file(remedy(&refused)),
             "Postgres refuses bulk reads of the slot {slot}; this session streams it, which is slower"
         );
         // the server drops temporary slots on any error

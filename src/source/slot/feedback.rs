@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::SlotSource;
 use super::confirmation::moved_by_another;
 use super::lease::Clocks;
-use crate::error::{Error, Peer};
+use crate::error::{Error, Peer, with_config_file};
 use crate::monitor;
 use crate::postgres::catalog::Slot;
 use crate::postgres::slot_headroom::{Level, safe_bytes};
@@ -126,6 +126,7 @@ impl<S: Transport> SlotSource<S> {
             return;
         }
         let (what, remedy) = self.headroom.describe(&self.config.postgres.slot, slot);
+        let remedy = with_config_file(remedy);
         match room {
             Level::Ample => tracing::info!("the slot has room again: {what}"),
             _ if room < before => tracing::info!("the slot has more room: {what}"),
