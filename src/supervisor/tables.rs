@@ -8,7 +8,7 @@ use super::resume_facts::read_slot_record;
 use super::session_state::SessionState;
 use crate::checkpoint::SlotRecord;
 use crate::config::{Config, DeliveryMode};
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Error, ErrorCode, Peer, with_config_file};
 use crate::outbox::Outbox;
 use crate::pipeline::PresentColumns;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
@@ -38,8 +38,10 @@ pub(super) async fn check_tables(
     if !state.was_active {
         catalog::check_column_lists(outbox, config.source(), &columns, catalog)?;
         columns.iter().try_for_each(|columns| columns.check(outbox))?;
-        for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
-            tracing::warn!(remedy, "{what}");
+        let unwatched = catalog::unwatched(config.source(), &catalog.tables);
+        let unnamed = catalog::unnamed_outboxes(session, config.source()).await?;
+        for (what, remedy) in unwatched.into_iter().chain(unnamed) {
+            tracing::warn!(remedy = with_config_file(remedy), "{what}");
         }
     }
     if !config.dead_letters.park() {

@@ -1,7 +1,11 @@
 //! `check` on the outbox table itself: what it is, whether applications can change its rows, and whether that repeats events.
 
 use super::check::Found;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
 use crate::support::place::{Place, psql};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
 
 /// The table of the README, partitioned.
 const PARTITIONED: &str = "CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id \
@@ -38,6 +42,42 @@ fn a_view_is_not_called_missing() {
     place.psql("CREATE VIEW outbox AS SELECT 1 AS id");
     let found = Found::at(&place).of("publication");
     assert!(found.contains("public.outbox is not a table"), "{found}");
+}
+
+/// A warning once at the start of `run`, and in `check`, since nothing else says that rows are dropped.
+#[tokio::test]
+async fn an_outbox_table_that_the_configuration_does_not_name_is_warned_of() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let warning = "\"outbox_router\" also publishes billing.outbox, with the columns of an outbox table";
+    outbox
+        .execute(
+            "CREATE SCHEMA billing; CREATE TABLE billing.outbox (LIKE outbox INCLUDING ALL); \
+             CREATE TABLE customers (id int PRIMARY KEY, payload jsonb); \
+             CREATE TABLE outbox_router.outbox (LIKE outbox INCLUDING ALL); \
+             ALTER PUBLICATION outbox_router ADD TABLE customers, outbox_router.outbox",
+        )
+        .await;
+    assert_eq!(Found::with(&settings).await.of("unnamed_outbox"), "");
+    outbox.execute("ALTER PUBLICATION outbox_router ADD TABLE billing.outbox").await;
+    let found = Found::with(&settings).await.of("unnamed_outbox");
+    assert!(found.starts_with("warning: ") && found.contains(warning), "{found}");
+    let router = Router::active(&settings).await;
+    outbox.insert("order", "a", "{}").await;
+    outbox.execute(&format!("SELECT pg_terminate_backend({}, 60000)", outbox.active_pid().await)).await;
+    outbox.insert("order", "a", "{}").await;
+    kafka.holds(&outbox.name, 2).await;
+    let ended = router.stop().await;
+    assert_eq!(ended.log.matches(warning).count(), 1, "{}", ended.log);
+    let both = toml::Value::from(vec!["public.outbox", "billing.outbox"]);
+    assert_eq!(Found::with(&settings.set("outbox.table", both)).await.of("unnamed_outbox"), "");
+}
+
+#[test]
+fn partitions_of_the_outbox_are_not_outboxes_of_their_own() {
+    let place = ready(PARTITIONED);
+    place.psql(&format!("ALTER PUBLICATION {} ADD TABLE outbox_old", place.name));
+    assert_eq!(Found::at(&place).of("unnamed_outbox"), "");
 }
 
 #[test]

@@ -46,6 +46,9 @@ pub(super) async fn check(
         for (what, remedy) in catalog::unwatched(config.source(), &catalog.tables) {
             findings.warning("publication_watch", what, remedy);
         }
+        if let Some((what, remedy)) = catalog::unnamed_outboxes(session, config.source()).await? {
+            findings.warning("unnamed_outbox", what, remedy);
+        }
     }
     let mut facts = OutboxFacts::default();
     let mut readable = published;

@@ -13,6 +13,7 @@ mod slot;
 pub(crate) use slot::tests;
 pub mod recovery_sql;
 mod table;
+mod unnamed_outboxes;
 
 pub use columns::{Columns, WITHHELD, sent};
 pub use own_publication::check_column_lists;
@@ -22,6 +23,7 @@ pub use recovery_steps::{log_table, unlogged};
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
 pub use table::{Named, PARTITION_TRIGGERS, Table, partition_triggers_fire};
+pub use unnamed_outboxes::unnamed_outboxes;
 
 use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
