@@ -200,6 +200,8 @@ fn the_printed_configuration_contains_no_secret() {
         sasl.password = "hunter2"
         ssl.key.password = "hunter2"
         ssl.key.pem = "hunter2"
+        sasl.oauthbearer.token.endpoint.url = "https://user:hunter2@id/token?key=hunter2"
+        sasl.kerberos.kinit.cmd = "kinit --password hunter2"
         "#,
         &env(),
     );

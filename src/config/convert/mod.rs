@@ -353,7 +353,7 @@ fn kafka(
         }
         match kafka_properties::check(&name, &text, delivery.window_records, delivery.window_bytes) {
             Ok(()) => {
-                if kafka_properties::is_secret(&name) {
+                if kafka_properties::contains_secret(&name, &text) {
                     secrets.inline |= inline;
                     secrets.files.extend(file);
                 } else if kafka_properties::names_secret_file(&name) {

@@ -1,6 +1,7 @@
 //! Checks librdkafka's properties: which ones may be set, and why the others may not.
 
 mod names;
+mod secrets;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,8 @@ use rdkafka::types::RDKafkaConfRes;
 use names::{ALIASES, CONSUMER, PRODUCER};
 use pg_logical::Secret;
 use pg_logical::conninfo::nearest;
+pub(super) use secrets::{contains_secret, names_secret_file, shown};
+pub use secrets::{is_secret, without_users_of_urls};
 
 /// Properties that the router sets itself, or that would break one of its guarantees: names and aliases, the reason, and the
 /// remedy.
@@ -79,12 +82,6 @@ pub(super) struct Refusal {
     pub(super) remedy: String,
 }
 
-/// Whether the value of this property must not be shown: passwords, secrets, private keys.
-pub fn is_secret(property: &str) -> bool {
-    let words = ["password", "passphrase", "secret", "jaas", "key.pem", "oauthbearer.config"];
-    words.iter().any(|word| property.contains(word))
-}
-
 /// Whether these properties choose OAUTHBEARER and no way to get tokens. librdkafka would wait for a token for ever. It compares
 /// the values of enumerations and booleans in any case, and takes three words for true.
 pub(super) fn has_no_source_of_tokens(properties: &BTreeMap<String, Secret>) -> bool {
@@ -95,12 +92,6 @@ pub(super) fn has_no_source_of_tokens(properties: &BTreeMap<String, Secret>) -> 
     is("sasl.mechanism", &["OAUTHBEARER"])
         && !is("sasl.oauthbearer.method", &["oidc"])
         && !is("enable.sasl.oauthbearer.unsecure.jwt", &["true", "t", "1"])
-}
-
-/// Whether the value names a file with a secret, such as a private key. librdkafka does not warn if others can read it.
-pub(super) fn names_secret_file(property: &str) -> bool {
-    let words = ["key.location", "keystore.location", "private.key.file", "assertion.file", "keytab"];
-    words.iter().any(|word| property.ends_with(word))
 }
 
 /// Whether librdkafka was built with a feature, as its property `builtin.features` names it.
@@ -159,6 +150,13 @@ pub(super) fn check(
             remedy: "Remove it".to_owned(),
         });
     }
+    // librdkafka would look up the whole of it as a name, and log it
+    if canonical(property) == "bootstrap.servers" && value.contains('@') {
+        return Err(Refusal {
+            what: format!("`{property}` has an `@` in it, and an address of a broker is host:port"),
+            remedy: "Set user and password with sasl.username and sasl.password".to_owned(),
+        });
+    }
     check_by_librdkafka(property, value)?;
     // 0 means no limit on messages
     let too_small = |unit: u64, needed: usize| {
@@ -197,7 +195,7 @@ fn check_by_librdkafka(property: &str, value: &str) -> Result<(), Refusal> {
             } else {
                 "Correct or remove it"
             };
-            let why = why.trim_end_matches(['.', '\n']);
+            let why = without_users_of_urls(why.trim_end_matches(['.', '\n']));
             Err(Refusal {
                 what: format!("librdkafka does not accept `{property}`: {why}"),
                 remedy: remedy.to_owned(),
@@ -249,26 +247,6 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_recognized_by_their_names() {
-        for name in [
-            "sasl.password",
-            "ssl.key.password",
-            "ssl.key.pem",
-            "ssl.keystore.password",
-            "sasl.oauthbearer.client.secret",
-            "sasl.oauthbearer.assertion.private.key.passphrase",
-            "sasl.oauthbearer.assertion.private.key.pem",
-            "sasl.oauthbearer.config",
-            "sasl.jaas.config",
-        ] {
-            assert!(is_secret(name), "{name}");
-        }
-        for name in ["bootstrap.servers", "ssl.key.location", "ssl.ca.pem", "sasl.username"] {
-            assert!(!is_secret(name), "{name}");
-        }
-    }
-
-    #[test]
     fn ordinary_properties_are_accepted() {
         for (name, value) in [
             ("bootstrap.servers", "a:1,b:2"),
@@ -312,9 +290,13 @@ mod tests {
             ("ssl.truststore.location", "x"),
             ("queue.buffering.max.messages", "49999"),
             ("queue.buffering.max.kbytes", "16383"),
+            ("bootstrap.servers", "user:hunter2@kafka:9092"),
+            ("metadata.broker.list", "user:hunter2@kafka:9092"),
+            ("security.protocol", "https://user:hunter2@kafka/"),
         ];
         let all: Vec<String> =
             cases.iter().map(|(name, value)| format!("{name} = {value}: {}", checked(name, value))).collect();
+        assert!(all.iter().all(|line| !line.split_once(": ").unwrap().1.contains("hunter2")), "{all:?}");
         insta::assert_snapshot!(all.join("\n"));
     }
 }

@@ -9,7 +9,7 @@ use pg_logical::conninfo::Password;
 
 use crate::config::Config;
 use crate::config::identifiers::format_table;
-use crate::config::kafka_properties::is_secret;
+use crate::config::kafka_properties::shown;
 use crate::config::quoted::{quoted, quoted_as_is};
 use crate::config::units::{format_duration, format_size};
 use crate::config::words::{CATCH_UP, ON_UPDATE, word};
@@ -83,8 +83,7 @@ impl Config {
 
         writeln!(out, "\n[kafka]")?;
         for (name, value) in &self.kafka.properties {
-            let value = if is_secret(name) { REDACTED } else { value.reveal() };
-            writeln!(out, "{} = {}", quoted_as_is(name), quoted(value))?;
+            writeln!(out, "{} = {}", quoted_as_is(name), quoted(&shown(name, value.reveal())))?;
         }
 
         writeln!(out, "\n[topics]")?;
@@ -100,7 +99,7 @@ impl Config {
             writeln!(out, "\n[topics.config]")?;
         }
         for (name, value) in &self.topics.config {
-            writeln!(out, "{} = {}", quoted_as_is(name), quoted(value))?;
+            writeln!(out, "{} = {}", quoted_as_is(name), quoted(&shown(name, value)))?;
         }
 
         writeln!(out, "\n[delivery]")?;

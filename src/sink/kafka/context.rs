@@ -16,6 +16,7 @@ use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::delivery_reports::DeliveryReports;
 use super::error_policy::{ErrorPolicy, error_policy, in_words, unsendable_reason};
 use super::topic_cache::TopicCache;
+use crate::config::kafka_properties::without_users_of_urls;
 use crate::progress::Sequence;
 use crate::relay::Refusal;
 use crate::unsendable::{Reason, Unsendable};
@@ -79,6 +80,7 @@ impl Connection {
 
     fn error(&self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
+        let reason = &*without_users_of_urls(reason);
         let code = token_error_code(code, reason, self.token_refused.load(Ordering::Relaxed));
         // "all brokers down" follows the reason and says less
         if code != RDKafkaErrorCode::AllBrokersDown {
@@ -300,13 +302,14 @@ impl ClientContext for ReaderContext {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(peer = "kafka", %error, reason, "{}", self.0);
+        tracing::debug!(peer = "kafka", %error, reason = &*without_users_of_urls(reason), "{}", self.0);
     }
 }
 
 impl ConsumerContext for ReaderContext {}
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    let message = without_users_of_urls(message);
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,

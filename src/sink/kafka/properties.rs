@@ -7,6 +7,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, ClientContext};
 
+use crate::config::kafka_properties::without_users_of_urls;
 use crate::config::{Config, Delivery, DeliveryMode};
 use crate::error::{Error, ErrorCode, Peer};
 
@@ -74,7 +75,11 @@ fn not_made(error: &KafkaError) -> Error {
         KafkaError::ClientConfig(_, _, property, _) => {
             format!("librdkafka refuses the value of `[kafka] {property}`")
         }
-        other => format!("librdkafka cannot create a client with the properties under `[kafka]`: {other}"),
+        other => {
+            let why = other.to_string();
+            let why = without_users_of_urls(&why);
+            format!("librdkafka cannot create a client with the properties under `[kafka]`: {why}")
+        }
     };
     Error::usage(ErrorCode::KafkaProperties, what, "Compare it with librdkafka's CONFIGURATION.md")
 }

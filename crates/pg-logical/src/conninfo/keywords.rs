@@ -143,6 +143,14 @@ impl Parameters {
         for keyword in KEYWORDS {
             let Some(value) = self.get(keyword.name) else { continue };
             let named = self.display_name(keyword.name);
+            // a password is not shown, and may contain anything
+            if keyword.name != "password" && contains_parameter(value) {
+                return Err(InvalidConnInfo::new(
+                    format!("{named} seems to contain another parameter"),
+                    "Separate parameters with spaces, as in host=db user=me; in a URI write ? before the first of them and & before \
+                     each other",
+                ));
+            }
             let remove = if self.in_string(keyword.name) { "Remove it" } else { "Unset it" };
             match keyword.support {
                 Support::Used | Support::Ignored => {}
@@ -180,6 +188,18 @@ impl Parameters {
             None => format!("`{name}`"),
         }
     }
+}
+
+/// Whether a parameter is in the value, written as JDBC and others write it: `me;password=x`. It would be shown with the value.
+fn contains_parameter(value: &str) -> bool {
+    let mut after = value.split([';', '&', '?', ',']).skip(1);
+    after.any(|part| {
+        let name = part.split_once('=').map(|(name, _)| name.trim());
+        // shorter names are unlikely
+        name.is_some_and(|name| {
+            name.len() > 2 && name.chars().all(|c| c.is_ascii_alphabetic() || "_ ".contains(c))
+        })
+    })
 }
 
 fn remedy_for_unsupported(name: &str) -> &'static str {

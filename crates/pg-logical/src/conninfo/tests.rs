@@ -283,15 +283,40 @@ fn messages_for_bad_connection_strings() {
         "host=h load_balance_hosts=random",
         "host=h sslnegotiation=direct",
         "host=h ssl_min_protocol_version=TLSv1.3",
+        "host=h user=me;password=hunter2",
+        "host=h user='me; Password=hunter2'",
+        "host=h;user=me;pwd=hunter2",
+        "host=h user=me dbname=shop,password=hunter2",
+        "host=h user=me&password=hunter2",
+        "postgres://me;password=hunter2@h/shop",
+        "postgres://me@h/shop;password=hunter2",
+        "postgres://me@h/shop&user=x&password=hunter2",
+        "postgres://me@h;password=hunter2/shop",
+        "jdbc:postgresql://h/shop?user=me&password=hunter2",
     ];
     let all: Vec<String> = cases
         .iter()
         .map(|text| match ConnInfo::parse(text, &env()) {
             Ok(conninfo) => panic!("{text} is accepted as {conninfo:?}"),
-            Err(error) => format!("{text}\n    {error}"),
+            Err(error) => {
+                assert!(!error.to_string().contains("hunter2"), "{error}");
+                format!("{text}\n    {error}")
+            }
         })
         .collect();
     insta::assert_snapshot!(all.join("\n"));
+}
+
+#[test]
+fn values_may_contain_separators() {
+    for text in [
+        "user=u password='a;password=b'",
+        "user='a;b=c'",
+        "user=u options='-c search_path=a,b -c work_mem=1MB'",
+        "postgres://u:p;password=x@h/d",
+    ] {
+        parse(text);
+    }
 }
 
 #[test]
@@ -304,6 +329,7 @@ fn messages_for_bad_variables() {
         ("PGCONNECT_TIMEOUT", "1s"),
         ("PGHOSTADDR", "db"),
         ("PGREQUIREPEER", "postgres"),
+        ("PGHOST", "h;password=hunter2"),
     ];
     let all: Vec<String> = cases
         .iter()
