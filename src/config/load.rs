@@ -188,24 +188,38 @@ fn parse_by<T>(
     };
     overlay::apply_variables(root.get_mut(), env, &mut sources, &mut problems);
     substitute::insert_variables(root.get_mut(), env, &mut sources, &mut problems);
-    let raw = deserialize(root, &sources, &mut problems);
-    convert(raw, &sources, problems)
+    match deserialize(root, &sources, &mut problems) {
+        Some(raw) => convert(raw, &sources, problems),
+        None => Err(problems),
+    }
 }
 
-/// Deserializes the tree. Each unknown key is reported and removed, and the rest is deserialized again, so that all of them are
-/// found at once.
+/// How many unknown keys are found. Each of them takes as much time as the whole file.
+const UNKNOWN_KEYS: usize = 20;
+
+/// Deserializes the tree. Each unknown key is reported and removed, and the rest is deserialized again, so that they are found at
+/// once. `None`: there are too many.
 fn deserialize<'i>(
     mut root: Spanned<DeTable<'i>>,
     sources: &Sources<'i>,
     problems: &mut Problems,
-) -> RawConfig {
-    loop {
+) -> Option<RawConfig> {
+    for found in 0.. {
         let tree = Spanned::new(root.span(), DeValue::Table(root.get_ref().clone()));
         let error = match RawConfig::deserialize(ValueDeserializer::from(tree)) {
-            Ok(raw) => return raw,
+            Ok(raw) => return Some(raw),
             Err(error) => error,
         };
         let span = error.span().unwrap_or(0..0);
+        if found == UNKNOWN_KEYS {
+            let what = "more keys are unknown or have a value of the wrong type";
+            problems.push(
+                sources.place(&span),
+                what,
+                "Is this the router's configuration? If so, correct the others first",
+            );
+            break;
+        }
         let removed = remove(root.get_mut(), &span);
         let path = removed.as_deref().unwrap_or_default();
         if let Some(known) = known_keys(error.message()) {
@@ -223,9 +237,10 @@ fn deserialize<'i>(
             problems.push(sources.place(&span), what, remedy);
         }
         if removed.is_none() {
-            return RawConfig::default();
+            return Some(RawConfig::default());
         }
     }
+    None
 }
 
 /// The expected keys, from serde's message "unknown field `a`, expected one of `b`, `c`".

@@ -1,6 +1,7 @@
 //! Reads single values as text, number, boolean, duration or size, and records problems.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -266,11 +267,11 @@ impl Reader<'_> {
     ) -> Vec<(String, Located)> {
         let mut flat = Vec::new();
         self.flatten(section, "", table, &mut flat);
-        let mut kept: Vec<(String, Located)> = Vec::new();
+        let mut kept: BTreeMap<String, Located> = BTreeMap::new();
         for (name, located) in flat {
             let name = canonical(&name).to_owned();
-            let Some((_, earlier)) = kept.iter_mut().find(|(kept, _)| *kept == name) else {
-                kept.push((name, located));
+            let Some(earlier) = kept.get_mut(&name) else {
+                kept.insert(name, located);
                 continue;
             };
             let from_variable = |span: &Range<usize>| self.sources.is_variable(span);
@@ -284,8 +285,7 @@ impl Reader<'_> {
                 }
             }
         }
-        kept.sort_by(|(a, _), (b, _)| a.cmp(b));
-        kept
+        kept.into_iter().collect()
     }
 
     fn flatten(&mut self, section: &str, prefix: &str, table: Properties, flat: &mut Vec<(String, Located)>) {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, with_config_file};
 
 /// The configuration files to try, in this order, if none is named.
 pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
@@ -20,6 +20,8 @@ const RANGES_PER_VARIABLE: usize = 32;
 pub(super) struct Sources<'a> {
     path: Option<&'a Path>,
     text: &'a str,
+    /// Where each line of the file begins, so that a place is found without reading all lines before it.
+    lines: Vec<usize>,
     variables: Vec<String>,
     /// The ranges of the file's values into which variables were inserted, or of arrays and tables with such values.
     inserted: HashMap<Range<usize>, Inserted>,
@@ -40,9 +42,12 @@ impl<'a> Sources<'a> {
     /// Starts with the file, if there is one; variables are added later.
     pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
         let (path, text) = file.unzip();
+        let text = text.unwrap_or_default();
+        let after_newline = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
             path,
-            text: text.unwrap_or_default(),
+            text,
+            lines: std::iter::once(0).chain(after_newline).collect(),
             variables: Vec::new(),
             inserted: HashMap::new(),
             originals: HashMap::new(),
@@ -88,13 +93,10 @@ impl<'a> Sources<'a> {
             return variable.map_or(Place::Nowhere, |name| Place::Variable(name.clone()));
         }
         let Some(path) = self.path else { return Place::Nowhere };
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        Place::File {
-            path: path.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before.get(line_start..).map_or(0, |line| line.chars().count()) + 1,
-        }
+        let line = self.lines.partition_point(|start| *start <= span.start);
+        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or_default();
+        let before = self.text.get(start..span.start).or(self.text.get(start..)).unwrap_or_default();
+        Place::File { path: path.to_owned(), line, column: before.chars().count() + 1 }
     }
 
     /// The directory of the file; paths in the file are relative to it.
@@ -205,6 +207,9 @@ impl From<Problems> for Error {
     }
 }
 
+/// How many problems an error lists.
+const LISTED: usize = 100;
+
 /// As one error.
 impl From<Vec<Problem>> for Error {
     fn from(problems: Vec<Problem>) -> Self {
@@ -212,8 +217,12 @@ impl From<Vec<Problem>> for Error {
             return Error::usage(ErrorCode::Configuration, format!("{place}{what}"), remedy.clone());
         }
         let mut list = format!("The configuration has {} problems:", problems.len());
-        for Problem { place, what, remedy } in problems {
+        for Problem { place, what, remedy } in problems.iter().take(LISTED) {
             list.push_str(&format!("\n  {place}{what}. {remedy}"));
+        }
+        if let Some(more @ 1..) = problems.len().checked_sub(LISTED) {
+            let lists = with_config_file("outbox-router config validate --json");
+            list.push_str(&format!("\n  and {more} more, which `{lists}` lists"));
         }
         Error::usage(ErrorCode::Configuration, list, "Correct each of them")
     }

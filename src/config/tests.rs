@@ -237,6 +237,30 @@ fn messages_for_unknown_keys() {
     ]));
 }
 
+/// Finding an unknown key takes as much time as the whole file, so only some of them are looked for.
+#[test]
+fn a_few_of_very_many_problems_are_reported() {
+    let many = |heading: &str, line: &str, count: u32| {
+        let lines: String = (0..count).map(|n| line.replace("{n}", &n.to_string()) + "\n").collect();
+        message(&minimal(&format!("{heading}\n{lines}")), &env())
+    };
+    for (heading, line) in [("", "x{n} = 1"), ("[outbox]", "x{n} = 1"), ("[[route.rules]]", "x{n} = 1")] {
+        let message = many(heading, line, 5_000);
+        assert!(
+            message.starts_with("OBR-2002: The configuration has 21 problems:"),
+            "{heading} {line}: {message}"
+        );
+        assert!(message.contains("more keys are unknown"), "{message}");
+    }
+    let message = many("", "kafka.x{n} = 1", 200);
+    assert!(message.starts_with("OBR-2002: The configuration has 200 problems:"), "{message}");
+    assert_eq!(message.matches("librdkafka has no property").count(), 100, "{message}");
+    assert!(
+        message.contains("  and 100 more, which `outbox-router config validate --json` lists"),
+        "{message}"
+    );
+}
+
 #[test]
 fn a_heartbeat_is_off_unless_it_has_an_interval() {
     let interval = |text: &str| good(&minimal(text), &env()).heartbeat;

@@ -6,7 +6,7 @@ mod route;
 mod rules;
 mod templates;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -256,11 +256,12 @@ fn outbox(reader: &mut Reader<'_>, raw: RawOutbox, columns_by_default: Columns) 
     };
     let place = raw.table.as_ref().map(toml::Spanned::span);
     let mut tables: Vec<TableName> = Vec::new();
+    let mut named = HashSet::new();
     let listed = reader.texts("outbox.table", raw.table, split_tables);
     let names_none = listed.as_ref().is_some_and(Vec::is_empty);
     for Located { text, span, .. } in listed.into_iter().flatten() {
         match parse_table(&text) {
-            Ok(table) if tables.contains(&table) => {
+            Ok(table) if !named.insert(table.in_sql()) => {
                 reader.problem(&span, "outbox.table", format!("{table} is named twice"), "Name it once");
             }
             Ok(table) => tables.push(table),
