@@ -32,6 +32,8 @@ const MAX_BYTES: u64 = 10 << 20;
 pub struct ConfigFile {
     path: PathBuf,
     text: String,
+    /// The user may not search the working directory, where another file could be.
+    instead_of_hidden: bool,
 }
 
 impl ConfigFile {
@@ -43,10 +45,10 @@ impl ConfigFile {
     pub fn find(path: Option<&Path>) -> Result<Option<Self>, Error> {
         match path {
             Some(path) => match read(path) {
-                Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
+                Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text, instead_of_hidden: false })),
                 Err(error) => Err(unreadable(path, &error)),
             },
-            None => search(SEARCH_PATH.map(Path::new)),
+            None => search(SEARCH_PATH.map(Path::new), read, is_hidden),
         }
     }
 
@@ -108,6 +110,13 @@ fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -
     let parsed = parse_by(located(file), env, |raw, sources, problems| {
         convert::convert(raw, sources, env, problems, brokers)
     })?;
+    let hidden = file.filter(|file| file.instead_of_hidden).map(|file| {
+        format!(
+            "{} is used, because this user may not search the working directory for {}; name the file with -c if you mean another",
+            file.path.display(),
+            SEARCH_PATH[0]
+        )
+    });
     let file = file.map(|file| file.path.clone());
     let configuration = file.as_ref().filter(|_| parsed.secrets.inline);
     let exposed: BTreeSet<&PathBuf> = configuration
@@ -127,7 +136,7 @@ fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -
              reads it by its group{elsewhere}"
         )
     };
-    let warnings = exposed.into_iter().map(warning).collect();
+    let warnings = hidden.into_iter().chain(exposed.into_iter().map(warning)).collect();
     Ok(Loaded { config: parsed.config, file, warnings })
 }
 
@@ -312,15 +321,46 @@ fn remove_in_array(items: &mut DeArray<'_>, span: &Range<usize>) -> Option<Vec<S
     })
 }
 
-fn search<const N: usize>(candidates: [&Path; N]) -> Result<Option<ConfigFile>, Error> {
+/// Nobody keeps a configuration in a directory that its user may not search: an administrator who runs a command as that user is
+/// just there.
+fn search<const N: usize>(
+    candidates: [&Path; N],
+    read: impl Fn(&Path) -> io::Result<String>,
+    is_hidden: impl Fn(&Path) -> bool,
+) -> Result<Option<ConfigFile>, Error> {
+    let mut hidden = None;
     for path in candidates {
         match read(path) {
-            Ok(text) => return Ok(Some(ConfigFile { path: path.to_owned(), text })),
+            Ok(text) => {
+                let instead_of_hidden = hidden.is_some();
+                return Ok(Some(ConfigFile { path: path.to_owned(), text, instead_of_hidden }));
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_hidden(path) => {
+                hidden = Some(path);
+            }
             Err(error) => return Err(unreadable(path, &error)),
         }
     }
-    Ok(None)
+    match hidden {
+        None => Ok(None),
+        Some(path) => Err(Error::usage(
+            ErrorCode::Configuration,
+            format!(
+                "There is no configuration file that can be read: this user may not search the working directory for {}, and {} \
+                 does not exist",
+                path.display(),
+                SEARCH_PATH[1]
+            ),
+            "Name the file with -c, or run the command in another directory",
+        )),
+    }
+}
+
+/// Whether the user may not search the working directory for this file.
+fn is_hidden(path: &Path) -> bool {
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    path.is_relative() && fs::symlink_metadata(path).is_err_and(denied)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
@@ -358,7 +398,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let found = || {
-            let file = search([&path("a/none"), &path("b"), &path("c")]).unwrap();
+            let file = search([&path("a/none"), &path("b"), &path("c")], read, is_hidden).unwrap();
             file.map(|file| (file.path, file.text))
         };
         assert_eq!(found(), None);
@@ -373,7 +413,35 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let good = directory.path().join("good.toml");
         fs::write(&good, "").unwrap();
-        assert!(search([directory.path(), &good]).is_err());
+        assert!(search([directory.path(), &good], read, is_hidden).is_err());
+    }
+
+    #[test]
+    fn a_working_directory_that_may_not_be_searched_is_passed_over_with_a_warning() {
+        let paths = [Path::new("r.toml"), Path::new("/etc/r.toml")];
+        let found = |hidden: bool, etc: io::ErrorKind| {
+            let read = |path: &Path| match path == paths[0] {
+                true => Err(io::ErrorKind::PermissionDenied.into()),
+                false if etc == io::ErrorKind::Other => Ok(String::new()),
+                false => Err(etc.into()),
+            };
+            search(paths, read, |path| hidden && path == paths[0])
+        };
+        let file = found(true, io::ErrorKind::Other).unwrap();
+        assert!(file.as_ref().is_some_and(|file| file.path == paths[1]));
+        let text = "postgres.url = \"postgres://router@db/shop\"\nkafka.'bootstrap.servers' = \"k:1\"\n";
+        let file = ConfigFile { text: text.to_owned(), ..file.unwrap() };
+        let loaded = load_file(Some(&file), &Environment::empty(), Brokers::Required).unwrap();
+        assert!(loaded.warnings[0].starts_with("/etc/r.toml is used, because"), "{:?}", loaded.warnings);
+        // a file that is there is not passed over
+        assert!(found(false, io::ErrorKind::Other).is_err());
+        for (etc, part) in [
+            (io::ErrorKind::NotFound, "Name the file with -c"),
+            (io::ErrorKind::PermissionDenied, "/etc/r.toml: permission"),
+        ] {
+            let error = found(true, etc).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     /// Texts that resemble configurations.

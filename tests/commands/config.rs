@@ -64,6 +64,24 @@ fn show_prints_what_is_in_effect_without_secrets() {
     assert_eq!(here.run(&["check", "--print-config"]).out, shown.out);
 }
 
+/// An administrator who runs a command as the router's user may be in a directory of their own.
+#[test]
+fn a_working_directory_that_may_not_be_searched_is_named() {
+    let here = Here::with(REQUIRED);
+    // root may search every directory; the descriptor leads to a program that the other user could not reach by its path
+    let script = "exec 3<\"$0\"; cd \"$1\" && chmod 0 . || exit 9; shift
+        if [ \"$(id -u)\" != 0 ]; then exec /proc/self/fd/3 \"$@\"; fi
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/3 \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outbox-router")]).arg(here.folder.path());
+    let output = process::output(command.args(["config", "validate"]));
+    fs::set_permissions(here.folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("may not search the working directory for outbox-router.toml"), "{said}");
+    assert!(said.contains("Name the file with -c"), "{said}");
+}
+
 #[test]
 fn validate_names_the_valid_file() {
     let here = Here::with(REQUIRED);
