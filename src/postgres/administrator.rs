@@ -1,6 +1,6 @@
 //! What an administrator does where the router's role may not.
 
-use pg_logical::conninfo::ConnInfo;
+use pg_logical::conninfo::{ConnInfo, Host, HostAddr};
 
 use crate::error::{Error, ErrorCode, Remedy, Step, shell_word};
 
@@ -30,16 +30,48 @@ pub fn init_remedy(why: &str, router: &ConnInfo) -> Remedy {
 }
 
 /// Refuses a server whose `wal_level` is not logical.
-pub fn check_wal_level(wal_level: &str) -> Result<(), Error> {
+pub fn check_wal_level(wal_level: &str, hosts: &[Host]) -> Result<(), Error> {
     if wal_level == "logical" {
         return Ok(());
     }
     let what = format!("wal_level is {wal_level}, and logical replication needs logical");
-    Err(Error::refused(ErrorCode::WalLevel, what, set_wal_level()))
+    Err(Error::refused(ErrorCode::WalLevel, what, set_wal_level(hosts)))
 }
 
-/// How to set `wal_level`.
-pub fn set_wal_level() -> Remedy {
+/// Services by the ends of their hosts' names, and how to set `wal_level` there (`docs/managed`). No role may run ALTER SYSTEM. Cloud
+/// SQL has no names, and Supabase has `logical` already.
+const SERVICES: [(&[&str], &str); 3] = [
+    (
+        &[".rds.amazonaws.com", ".rds.amazonaws.com.cn"],
+        "Set rds.logical_replication = 1 in a parameter group of your own, give it to the instance or the cluster, and reboot the \
+         instance or the cluster's writer",
+    ),
+    (
+        &[
+            ".postgres.database.azure.com",
+            ".postgres.database.chinacloudapi.cn",
+            ".postgres.database.usgovcloudapi.net",
+        ],
+        "On Azure set the server parameter wal_level to logical, and restart the server",
+    ),
+    (
+        &[".neon.tech"],
+        "Switch on logical replication in the settings of the Neon project: this restarts its computes, and cannot be undone",
+    ),
+];
+
+/// How to set `wal_level` on the server, which is one of `hosts`.
+pub fn set_wal_level(hosts: &[Host]) -> Remedy {
+    let name = |host: &Host| match &host.addr {
+        HostAddr::Tcp { name, .. } => name.trim_end_matches('.').to_ascii_lowercase(),
+        HostAddr::Unix(_) => String::new(),
+    };
+    let of_service = |(ends, _): &&(&[&str], &str)| {
+        ends.iter().any(|end| hosts.iter().map(name).any(|name| name.ends_with(end)))
+    };
+    if let Some((_, how)) = SERVICES.iter().find(of_service) {
+        return Remedy::from(*how);
+    }
     Remedy::steps([Step::new("As a superuser set wal_level, and restart Postgres")
         .sql("ALTER SYSTEM SET wal_level = logical")])
     .or(
@@ -71,6 +103,36 @@ mod tests {
     use pg_logical::Environment;
 
     use super::*;
+
+    #[test]
+    fn a_service_that_the_host_names_has_a_remedy_of_its_own() {
+        for (host, says) in [
+            ("shop.abc.eu-central-1.rds.amazonaws.com", "rds.logical_replication = 1 in a parameter group"),
+            (
+                "shop.cluster-abc.cn-north-1.rds.amazonaws.com.cn",
+                "rds.logical_replication = 1 in a parameter group",
+            ),
+            ("Shop.postgres.database.azure.com.", "On Azure set the server parameter"),
+            ("ep-cool-123.eu-central-1.aws.neon.tech", "cannot be undone"),
+        ] {
+            let conninfo =
+                ConnInfo::parse(&format!("postgres://me@10.0.0.1,{host}/shop"), &Environment::empty());
+            let remedy = set_wal_level(&conninfo.unwrap().hosts).to_string();
+            assert!(remedy.contains(says) && !remedy.contains("ALTER SYSTEM"), "{host}: {remedy}");
+        }
+        for url in [
+            "postgres://me@db/shop",
+            "postgres://me@rds.amazonaws.com.example/shop",
+            "host=/run/postgresql user=me",
+        ] {
+            let conninfo = ConnInfo::parse(url, &Environment::empty()).unwrap();
+            let remedy = set_wal_level(&conninfo.hosts).to_string();
+            assert!(
+                remedy.contains("ALTER SYSTEM") && remedy.contains("On a managed service"),
+                "{url}: {remedy}"
+            );
+        }
+    }
 
     #[test]
     fn the_command_names_server_database_and_role_but_no_secret() {

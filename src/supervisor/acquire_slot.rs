@@ -46,7 +46,7 @@ pub(super) async fn acquire_slot(
 ) -> Result<Acquired, Error> {
     let missing = if state.was_active { Missing::WhileRunning } else { Missing::AtStart };
     let wal_level = catalog_session.query_one("SHOW wal_level").await?.unwrap_or_default();
-    administrator::check_wal_level(&wal_level)?;
+    administrator::check_wal_level(&wal_level, &config.postgres.conninfo.hosts)?;
     let mut wait = SlotWait {
         before: monitor.current_state(),
         since: Instant::now(),

@@ -37,7 +37,12 @@ pub(super) fn check_version(server: &Server, findings: &mut Findings) {
 }
 
 pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog, findings: &mut Findings) {
-    findings.result("wal_level", administrator::check_wal_level(&server.wal_level), "logical".to_owned());
+    let hosts = &config.postgres.conninfo.hosts;
+    findings.result(
+        "wal_level",
+        administrator::check_wal_level(&server.wal_level, hosts),
+        "logical".to_owned(),
+    );
     check_usage(server, catalog, config.bookmarks.as_ref(), findings);
     check_keep_size(server, findings);
     if let Some(timeout) = &server.idle_replication_slot_timeout {

@@ -42,7 +42,7 @@ pub(super) async fn preconditions(
             STANDBY_REMEDY,
         ));
     }
-    administrator::check_wal_level(&server.wal_level)?;
+    administrator::check_wal_level(&server.wal_level, std::slice::from_ref(&session.info().host))?;
     if shards.len() > 1 && server.number < ROW_FILTERS {
         return Err(no_row_filters(&server.version, "; nothing was changed"));
     }
@@ -196,7 +196,7 @@ fn refused(error: QueryError, name: &str, conninfo: &ConnInfo) -> Error {
         )),
         // another session took the last one after the check
         Some("53400") => return no_free_slot("all", "as it is", 1),
-        Some("55000") => administrator::set_wal_level(),
+        Some("55000") => administrator::set_wal_level(&conninfo.hosts),
         _ => "Run `outbox-router check`, which checks slots and settings".into(),
     };
     super::cannot("create", &format!("slot {name}"), error, remedy)
