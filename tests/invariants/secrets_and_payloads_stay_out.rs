@@ -15,6 +15,7 @@ const PG_HBA: &str = "host all postgres 127.0.0.1/32 trust\nhost all router 127.
 const PASSWORD: &str = "sesame-7f3a";
 const KAFKA_PASSWORD: &str = "opensesame-91bc";
 const KEY_PASSWORD: &str = "keysesame-44d0";
+const URL_PASSWORD: &str = "urlsesame-2c1d";
 const WRONG: &str = "wrong-one-5e5e";
 /// Part of keys, payloads and headers.
 const PAYLOAD: &str = "pay10ad";
@@ -22,7 +23,7 @@ const PAYLOAD: &str = "pay10ad";
 const EVERYTHING: [(&str, &str); 1] = [("RUST_LOG", "trace")];
 
 fn assert_holds_no_secret(what: &str, text: &str) {
-    for secret in [PASSWORD, KAFKA_PASSWORD, KEY_PASSWORD, WRONG, PAYLOAD] {
+    for secret in [PASSWORD, KAFKA_PASSWORD, KEY_PASSWORD, URL_PASSWORD, WRONG, PAYLOAD] {
         let lines: Vec<_> = text.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{secret} is in {what}:\n{}", lines.join("\n"));
     }
@@ -106,7 +107,12 @@ async fn secrets_and_payloads_stay_out_of_logs_pages_and_output() {
 }
 
 async fn without_faults(setup: &Setup) {
-    let router = Router::with_variables(&setup.settings, &EVERYTHING);
+    // unused without tokens and Kerberos, but librdkafka logs them
+    let url = format!("https://user:{URL_PASSWORD}@127.0.0.1:1/token?key={URL_PASSWORD}");
+    let settings = setup.settings.clone().set("kafka.'sasl.oauthbearer.token.endpoint.url'", url);
+    let settings =
+        settings.set("kafka.'sasl.kerberos.kinit.cmd'", format!("kinit --password {URL_PASSWORD}"));
+    let router = Router::with_variables(&settings, &EVERYTHING);
     setup.insert("order", HEADERS).await;
     setup.outbox.all_confirmed().await;
     // a session that is terminated
@@ -129,7 +135,7 @@ async fn without_faults(setup: &Setup) {
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("outbox-router.toml");
-    fs::write(&file, setup.settings.text()).unwrap();
+    fs::write(&file, settings.text()).unwrap();
     for arguments in [
         &["config", "show"][..],
         &["config", "validate", "--json"],

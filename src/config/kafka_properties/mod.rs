@@ -12,8 +12,8 @@ use rdkafka::types::RDKafkaConfRes;
 use names::{ALIASES, CONSUMER, PRODUCER};
 use pg_logical::Secret;
 use pg_logical::conninfo::nearest;
-pub(super) use secrets::{contains_secret, names_secret_file, shown};
-pub use secrets::{is_secret, without_users_of_urls};
+pub(super) use secrets::{contains_secret, names_secret_file};
+pub use secrets::{is_secret, shown, shown_log_line, without_users_of_urls};
 
 /// Properties that the router sets itself, or that would break one of its guarantees: names and aliases, the reason, and the
 /// remedy.

@@ -22,7 +22,7 @@ pub(in crate::config) fn names_secret_file(property: &str) -> bool {
 }
 
 /// The value as it may be shown.
-pub(in crate::config) fn shown<'v>(property: &str, value: &'v str) -> Cow<'v, str> {
+pub fn shown<'v>(property: &str, value: &'v str) -> Cow<'v, str> {
     // as an argument of `password_command`, a word of this command may be a password
     if is_secret(property) || property == "sasl.kerberos.kinit.cmd" {
         return REDACTED.into();
@@ -36,6 +36,18 @@ pub(in crate::config) fn shown<'v>(property: &str, value: &'v str) -> Cow<'v, st
     match value.split_once('?').filter(|(before, _)| before.contains("://")) {
         Some((before, _)) => format!("{before}?{REDACTED}").into(),
         None => value,
+    }
+}
+
+/// A line of librdkafka's log as it may be shown. With `debug = "conf"` it logs all properties, and hides only those that it knows
+/// to be secret.
+pub fn shown_log_line<'m>(facility: &str, message: &'m str) -> Cow<'m, str> {
+    match message.split_once(" = ") {
+        Some((name, value)) if facility == "CONF" => {
+            let property = name.rsplit(' ').next().unwrap_or_default();
+            format!("{name} = {}", shown(property, value)).into()
+        }
+        _ => without_users_of_urls(message),
     }
 }
 
@@ -114,6 +126,22 @@ mod tests {
             ("user@host", "user@host"),
         ] {
             assert_eq!(without_users_of_urls(message), expected);
+            assert_eq!(shown_log_line("OIDC", message), expected);
+        }
+    }
+
+    #[test]
+    fn a_logged_property_is_shown_as_in_the_configuration() {
+        for (line, expected) in [
+            (
+                "[thrd:app]:   sasl.kerberos.kinit.cmd = kinit secret",
+                "[thrd:app]:   sasl.kerberos.kinit.cmd = ****",
+            ),
+            ("[thrd:app]:   a.url = http://user:my secret@host", "[thrd:app]:   a.url = http://****@host"),
+            ("[thrd:app]:   linger.ms = 5", "[thrd:app]:   linger.ms = 5"),
+            ("[thrd:app]: Client configuration:", "[thrd:app]: Client configuration:"),
+        ] {
+            assert_eq!(shown_log_line("CONF", line), expected);
         }
     }
 }

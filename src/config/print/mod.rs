@@ -16,7 +16,7 @@ use crate::config::words::{CATCH_UP, ON_UPDATE, word};
 
 impl Config {
     /// The effective configuration, including defaults and the environment, as a file that loads as the same configuration.
-    /// Passwords, secrets, private keys and the arguments of `password_command` are replaced by asterisks.
+    /// Passwords, secrets, private keys, what logs in by a URL, and the arguments of `password_command` are replaced by asterisks.
     pub fn to_redacted_toml(&self) -> String {
         let mut text = String::new();
         // writing to a String cannot fail

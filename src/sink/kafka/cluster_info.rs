@@ -12,11 +12,12 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::acls::Grants;
-use super::context::{is_refusal, token_error_code, token_status};
+use super::context::{is_refusal, log, token_error_code, token_status};
 use super::error_policy::{error_of_code, error_of_kafka, error_of_request};
 use super::topics::new_topic;
 use super::unreachable::no_answer;
 use super::{PROBE_TIMEOUT, properties};
+use crate::config::kafka_properties::without_users_of_urls;
 use crate::config::{Config, Topics};
 use crate::error::{Error, Exit, Peer};
 
@@ -220,7 +221,7 @@ impl ClientContext for Quiet {
         if let Some(status) = token_status(facility, message) {
             self.token_refused.store(is_refusal(status), Ordering::Relaxed);
         }
-        tracing::debug!(target: "librdkafka", facility, "{message}");
+        log(RDKafkaLogLevel::Debug, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -229,7 +230,7 @@ impl ClientContext for Quiet {
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         // "all brokers down" follows the reason and says less
         if code != Code::AllBrokersDown || last.is_none() {
-            *last = Some((code, reason.to_owned()));
+            *last = Some((code, without_users_of_urls(reason).into_owned()));
         }
     }
 }

@@ -16,7 +16,7 @@ use super::checkpoint_failure::{CheckpointFailure, NotCommitted};
 use super::delivery_reports::DeliveryReports;
 use super::error_policy::{ErrorPolicy, error_policy, in_words, unsendable_reason};
 use super::topic_cache::TopicCache;
-use crate::config::kafka_properties::without_users_of_urls;
+use crate::config::kafka_properties::{shown_log_line, without_users_of_urls};
 use crate::progress::Sequence;
 use crate::relay::Refusal;
 use crate::unsendable::{Reason, Unsendable};
@@ -309,7 +309,7 @@ impl ClientContext for ReaderContext {
 impl ConsumerContext for ReaderContext {}
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
-    let message = without_users_of_urls(message);
+    let message = shown_log_line(facility, message);
     let level = match facility {
         // librdkafka warns of enable.gapless.guarantee at every start, because it is marked experimental
         "CONFWARN" => RDKafkaLogLevel::Debug,

@@ -4,6 +4,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::context;
 use crate::config::Config;
+use crate::config::kafka_properties::shown;
 use crate::error::{Error, ErrorCode, Peer};
 
 fn servers(config: &Config) -> &str {
@@ -14,7 +15,10 @@ fn servers(config: &Config) -> &str {
 pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> Error {
     let servers = servers(config);
     let property = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
-    let tokens = property("sasl.oauthbearer.token.endpoint.url");
+    const TOKEN_SERVER: &str = "sasl.oauthbearer.token.endpoint.url";
+    let takes_tokens =
+        property("sasl.mechanism").is_some_and(|name| name.eq_ignore_ascii_case("OAUTHBEARER"));
+    let tokens = property(TOKEN_SERVER).filter(|_| takes_tokens).map(|url| shown(TOKEN_SERVER, url));
     match (last_error, tokens) {
         (Some((Code::Authentication, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
             let reason = reason.trim_start_matches(context::NO_TOKEN);
@@ -44,5 +48,39 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
             format!("no Kafka broker answers at {servers}, or no token comes from {url}"),
         ),
         (None, None) => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::minimal_with;
+
+    const URL: &str = "kafka.\"sasl.oauthbearer.token.endpoint.url\" = \"https://user:hunter2@id/token\"\n";
+
+    fn with(mechanism: &str) -> Config {
+        let method = "kafka.\"sasl.oauthbearer.method\" = \"oidc\"";
+        minimal_with(&format!("{URL}{method}\nkafka.\"sasl.mechanism\" = \"{mechanism}\""))
+    }
+
+    fn failed(mechanism: &str, code: Code, reason: &str) -> String {
+        no_answer(&with(mechanism), Some((code, reason.to_owned()))).to_string()
+    }
+
+    #[test]
+    fn a_token_server_is_named_without_its_password() {
+        let refused = format!("{}no", context::NO_TOKEN);
+        let error = failed("OAUTHBEARER", Code::Authentication, &refused);
+        assert!(error.contains("the token server at https://****@id/token refused: no"), "{error}");
+        let error = no_answer(&with("oauthbearer"), None).to_string();
+        assert!(error.contains("no token comes from https://****@id/token"), "{error}");
+    }
+
+    #[test]
+    fn a_token_server_is_only_blamed_if_tokens_are_used() {
+        let error = failed("PLAIN", Code::SaslAuthenticationFailed, "no");
+        assert!(error.contains("Correct sasl.mechanism, sasl.username and sasl.password"), "{error}");
+        let error = failed("OAUTHBEARER", Code::SaslAuthenticationFailed, "no");
+        assert!(error.contains("Let the token server issue tokens"), "{error}");
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{CheckpointTopic, PARTITION, prepare};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
+use crate::config::kafka_properties::without_users_of_urls;
 use crate::error::{Error, ErrorCode, Peer};
 use crate::progress::Position;
 use crate::sink::kafka::acls::Grants;
@@ -359,6 +360,7 @@ impl ClientContext for Reports {
 
     /// Errors are only logged for debugging: the producer of events reports brokers that are down.
     fn error(&self, error: KafkaError, reason: &str) {
+        let reason = &*without_users_of_urls(reason);
         tracing::debug!(peer = "kafka", %error, reason, "connection of the positions");
     }
 }
