@@ -224,7 +224,7 @@ fn say(what: &str, since: Instant, router: &Router) -> anyhow::Result<()> {
 
 /// Stops the router. With bulk reads, prints their number and the temporary files that the server has written so far.
 async fn finish(router: &mut Router, postgres: &Client) -> anyhow::Result<()> {
-    let bulk_reads = status(router.admin()).await?.totals.bites;
+    let bulk_reads = status(router.admin()).await?.totals.bulk_reads;
     router.stop().await?;
     if bulk_reads > 0 {
         // the server process may report its files only when it ends

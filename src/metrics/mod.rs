@@ -136,7 +136,7 @@ metrics! {
         "Timestamps outside the topic's bounds, replaced by the commit time or the current time.";
     PARTITIONS_GROWN_TOTAL = Counter "partitions_grown_total" [], Some(Unit::Count),
         "Times that a topic was found to have more partitions than before, so that keys moved.";
-    BITES_TOTAL = Counter "bites_total" [], Some(Unit::Count),
+    BULK_READS_TOTAL = Counter "bulk_reads_total" [], Some(Unit::Count),
         "Bulk reads of a lagging slot.";
     CONTRACT_VIOLATIONS_TOTAL = Counter "contract_violations_total" [], Some(Unit::Count),
         "Events sent although their payload violates their contract.";

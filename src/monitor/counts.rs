@@ -84,7 +84,7 @@ impl Counts {
             headers_dropped: self.headers_dropped.get(),
             timestamps_replaced: self.timestamps_replaced.get(),
             partitions_grown: self.partitions_grown.get(),
-            bites: self.bulk_reads.get(),
+            bulk_reads: self.bulk_reads.get(),
             contract_violations: self.contract_violations.get(),
             ignored_changes: self.ignored_changes.get(),
         }

@@ -45,7 +45,7 @@ impl Samples<'_> {
         self.counter(&metrics::HEADERS_DROPPED_TOTAL, None).absolute(totals.headers_dropped);
         self.counter(&metrics::TIMESTAMPS_REPLACED_TOTAL, None).absolute(totals.timestamps_replaced);
         self.counter(&metrics::PARTITIONS_GROWN_TOTAL, None).absolute(totals.partitions_grown);
-        self.counter(&metrics::BITES_TOTAL, None).absolute(totals.bites);
+        self.counter(&metrics::BULK_READS_TOTAL, None).absolute(totals.bulk_reads);
         self.counter(&metrics::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
         self.counter(&metrics::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
         let dead_letters = &report.dead_letters;

@@ -327,7 +327,7 @@ impl Monitor {
             last_turn_seconds: self.silence().as_secs_f64(),
             positions: inner.positions.report(),
             lag: self.lag(),
-            in_bites: inner.bulk_reading.load(Relaxed),
+            reading_in_bulk: inner.bulk_reading.load(Relaxed),
             in_flight: InFlight {
                 records: inner.in_flight_records.load(Relaxed),
                 bytes: inner.in_flight_bytes.load(Relaxed),

@@ -35,7 +35,7 @@ pub struct StatusReport {
     pub lag: Lag,
     /// Whether the slot is read in bulk, because it lags.
     #[serde(default)]
-    pub in_bites: bool,
+    pub reading_in_bulk: bool,
     /// The records in flight.
     pub in_flight: InFlight,
     /// The replication slot as Postgres describes it.
@@ -172,7 +172,7 @@ pub struct Totals {
     pub partitions_grown: u64,
     /// Bulk reads of a slot that lagged.
     #[serde(default)]
-    pub bites: u64,
+    pub bulk_reads: u64,
     /// Events sent although their payload violates their contract.
     #[serde(default)]
     pub contract_violations: u64,

@@ -87,7 +87,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             bytes: shards.iter().filter_map(|shard| shard.lag.bytes).max(),
             seconds: greatest(shards.iter().map(|shard| shard.lag.seconds)).unwrap_or(0.0),
         },
-        in_bites: shards.iter().any(|shard| shard.in_bites),
+        reading_in_bulk: shards.iter().any(|shard| shard.reading_in_bulk),
         in_flight: InFlight {
             records: total(|shard| shard.in_flight.records),
             bytes: total(|shard| shard.in_flight.bytes),
@@ -103,7 +103,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             headers_dropped: total(|shard| shard.totals.headers_dropped),
             timestamps_replaced: total(|shard| shard.totals.timestamps_replaced),
             partitions_grown: total(|shard| shard.totals.partitions_grown),
-            bites: total(|shard| shard.totals.bites),
+            bulk_reads: total(|shard| shard.totals.bulk_reads),
             contract_violations: total(|shard| shard.totals.contract_violations),
             ignored_changes: total(|shard| shard.totals.ignored_changes),
         },

@@ -243,7 +243,7 @@ fn a_router_without_a_session_shows_no_outdated_numbers() {
     clock.advance(secs(2));
     monitor.session_ended();
     let report = monitor.snapshot();
-    assert_eq!((report.in_flight.records, report.in_flight.bytes, report.in_bites), (0, 0, false));
+    assert_eq!((report.in_flight.records, report.in_flight.bytes, report.reading_in_bulk), (0, 0, false));
     // the next session resumes there, and unacknowledged commits get older
     assert_eq!((report.lag.bytes, report.lag.seconds), (Some(2), 2.0));
     monitor.became_standby();

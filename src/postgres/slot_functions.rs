@@ -5,7 +5,7 @@ use pg_logical::Lsn;
 use pg_logical::quoting::literal;
 
 /// The prefix of the names of slots for bulk reads.
-pub const BULK_READ_COPIES: &str = "outbox_router_bites_";
+pub const BULK_READ_COPIES: &str = "outbox_router_bulk_reads_";
 
 /// The slot for bulk reads: this session's copy of the router's own, named after the server process.
 pub fn bulk_read_copy(backend_pid: i32) -> String {

@@ -104,7 +104,7 @@ async fn bulk_reads_without_a_spare_walsender_give_way_to_the_stream() {
         backlog(&outbox, 500).await;
         router.logs("could not be started").await;
         outbox.all_confirmed().await;
-        assert_eq!(counter(&router, "bites_total"), Some(0));
+        assert_eq!(counter(&router, "bulk_reads_total"), Some(0));
         let reconnects = counter(&router, "reconnects_total{peer=\"postgres\"}").unwrap();
         let log = router.stop().await.log;
         assert!(log.contains("max_wal_senders"), "{log}");

@@ -113,7 +113,7 @@ async fn bulk_reads_without_temporary_space_give_way_to_the_stream() {
         let settings = settings(&outbox, &kafka, mode, "1").set("postgres.url", url);
         let mut router = Router::active(&settings).await;
         router.logs("Postgres refuses bulk reads of the slot").await;
-        assert!(counter(&router, "bites_total") > Some(0), "{}", router.log());
+        assert!(counter(&router, "bulk_reads_total") > Some(0), "{}", router.log());
         outbox.all_confirmed().await;
         is_streaming(&mut router).await;
         assert_eq!(counter(&router, "reconnects_total{peer=\"postgres\"}"), Some(0), "{}", router.log());
@@ -121,7 +121,7 @@ async fn bulk_reads_without_temporary_space_give_way_to_the_stream() {
         assert!(log.contains("temporary file size exceeds"), "{log}");
         assert!(log.contains("temporary files (temp_file_limit)"), "{log}");
         delivered_once(&outbox, &kafka).await;
-        let of_the_copy = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'outbox_router_bites_%' AND database = current_database()";
+        let of_the_copy = "SELECT 1 FROM pg_replication_slots WHERE slot_name LIKE 'outbox_router_bulk_reads_%' AND database = current_database()";
         assert!(outbox.query(of_the_copy).await.is_empty());
         outbox.execute(&format!("DROP ROLE {role}")).await;
     }
@@ -134,7 +134,7 @@ async fn bulk_reads_can_be_switched_off() {
     let settings = settings(&outbox, &kafka, MODES[0], "1").set("postgres.catch_up", "stream");
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
-    assert_eq!(counter(&router, "bites_total"), Some(0));
+    assert_eq!(counter(&router, "bulk_reads_total"), Some(0));
     router.stop().await;
     delivered_once(&outbox, &kafka).await;
 }

@@ -54,16 +54,18 @@ fn counter(router: &Router, name: &str) -> Option<u64> {
 
 pub(crate) async fn took_bulk_reads(router: &mut Router, least: u64) {
     router
-        .shows("bulk reads were taken", |status| (status["totals"]["bites"].as_u64()? >= least).then_some(()))
+        .shows("bulk reads were taken", |status| {
+            (status["totals"]["bulk_reads"].as_u64()? >= least).then_some(())
+        })
         .await;
 }
 
 pub(crate) async fn is_reading_in_bulk(router: &mut Router) {
-    router.shows("it reads in bulk", |status| (status["in_bites"] == true).then_some(())).await;
+    router.shows("it reads in bulk", |status| (status["reading_in_bulk"] == true).then_some(())).await;
 }
 
 pub(crate) async fn is_streaming(router: &mut Router) {
-    router.shows("it streams", |status| (status["in_bites"] == false).then_some(())).await;
+    router.shows("it streams", |status| (status["reading_in_bulk"] == false).then_some(())).await;
 }
 
 /// Asserts that every event was delivered once and in the order of its aggregate.

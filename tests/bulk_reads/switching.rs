@@ -21,12 +21,12 @@ async fn bulk_reads_deliver_a_backlog_and_the_stream_later_events() {
         outbox.all_confirmed().await;
         took_bulk_reads(&mut router, 2).await;
         is_streaming(&mut router).await;
-        let bulk_reads = counter(&router, "bites_total");
+        let bulk_reads = counter(&router, "bulk_reads_total");
         // the stream delivers these
         backlog(&outbox, 1).await;
         kafka.holds(&outbox.name, 30_010).await;
         outbox.all_confirmed().await;
-        assert_eq!(counter(&router, "bites_total"), bulk_reads);
+        assert_eq!(counter(&router, "bulk_reads_total"), bulk_reads);
         assert_eq!(counter(&router, "reconnects_total{peer=\"postgres\"}"), Some(0));
         router.stop().await;
         delivered_once(&outbox, &kafka).await;
@@ -42,7 +42,7 @@ async fn bulk_reads_and_stream_alternate_while_applications_write() {
         let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let mut router = Router::active(&slow(settings(&outbox, &kafka, mode, "1"))).await;
         for _ in 0..4 {
-            let before = counter(&router, "bites_total").unwrap();
+            let before = counter(&router, "bulk_reads_total").unwrap();
             backlog(&outbox, 200).await;
             took_bulk_reads(&mut router, before + 1).await;
             is_streaming(&mut router).await;
@@ -69,11 +69,11 @@ async fn bulk_reads_do_not_replace_a_stream_while_a_transaction_has_been_open_fo
     let mut router = Router::active(&slow(settings(&outbox, &kafka, MODES[0], "1"))).await;
     outbox.all_confirmed().await;
     is_streaming(&mut router).await;
-    let before = counter(&router, "bites_total");
+    let before = counter(&router, "bulk_reads_total");
     // takes more than two seconds, and the router checks its lag every second
     backlog(&outbox, 300).await;
     outbox.all_confirmed().await;
-    assert_eq!(counter(&router, "bites_total"), before);
+    assert_eq!(counter(&router, "bulk_reads_total"), before);
     open.batch_execute("COMMIT").await.unwrap();
     let log = router.stop().await.log;
     assert!(!log.contains("switching to bulk reads"), "{log}");

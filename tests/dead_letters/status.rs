@@ -228,7 +228,7 @@ async fn dead_letters_are_shown_when_bulk_reads_begin_during_a_retry_or_discard(
             backlog(&setup.outbox, 200).await;
             eventually("the router reads in bulk, or its next session waits for the row", async || {
                 let waits = router.log().contains("the parked events cannot be read");
-                (waits || router.status()?["in_bites"] == true).then_some(())
+                (waits || router.status()?["reading_in_bulk"] == true).then_some(())
             })
             .await;
             lock.batch_execute("COMMIT").await.unwrap();

@@ -33,7 +33,7 @@ async fn is_blocked(pair: &Pair, router: &mut Router, count: usize, why: &str) {
 }
 
 fn bulk_reads(router: &Router) -> u64 {
-    router.status().unwrap()["totals"]["bites"].as_u64().unwrap()
+    router.status().unwrap()["totals"]["bulk_reads"].as_u64().unwrap()
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ async fn bulk_read_that_waits_has_a_reason() {
     // from 16 on, the check of the catalogues waits for the lock too, and the router streams what it did not check
     let in_bulk = outbox.server_version().await < 160_000;
     assert_eq!(
-        (&status["in_bites"], &status["totals"]["events"]),
+        (&status["reading_in_bulk"], &status["totals"]["events"]),
         (&in_bulk.into(), &5_000.into()),
         "{status}"
     );

@@ -57,7 +57,7 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("main loop", format!("stuck for {:.0} s", report.last_turn_seconds)));
     }
     let behind = report.lag.bytes.map(|behind| format!(", {} of log", bytes(behind))).unwrap_or_default();
-    let how = if report.in_bites { ", read in bulk" } else { "" };
+    let how = if report.reading_in_bulk { ", read in bulk" } else { "" };
     lines.push(("lag", format!("{:.1} s{behind}{how}", report.lag.seconds)));
     lines.push((
         "in flight",
