@@ -118,8 +118,7 @@ async fn heartbeat_without_privilege_is_logged_once_and_init_grants_it() {
         .set("postgres.slot", place.name.as_str())
         .set("postgres.publication", place.name.as_str())
         .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap.as_str())
-        .set("heartbeat.interval", "1s")
-        .set("admin.listen", "127.0.0.1:0");
+        .set("heartbeat.interval", "1s");
     let mut router = Router::active(&settings).await;
     router.logs("the heartbeat cannot be written; events flow").await;
     router

@@ -118,8 +118,7 @@ async fn messages_need_no_table_but_a_grant() {
         .set("outbox.table", tables)
         .set("outbox.message_prefix", "shop's outbox")
         .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
-        .set("route.topic", format!("{}.all", place.name))
-        .set("admin.listen", "127.0.0.1:0");
+        .set("route.topic", format!("{}.all", place.name));
     let router = Router::active(&settings).await;
     let records = kafka.records_when(&place.name, 3).await;
     router.stop().await;

@@ -39,8 +39,7 @@ impl Setup {
             .set("postgres.slot", place.name.as_str())
             .set("postgres.publication", place.name.as_str())
             .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap)
-            .set("route.topic", format!("{}.${{aggregate_type}}", place.name))
-            .set("admin.listen", "127.0.0.1:0");
+            .set("route.topic", format!("{}.${{aggregate_type}}", place.name));
         let mut setup = Setup { place, server, root, settings };
         setup.init();
         setup

@@ -15,7 +15,6 @@ fn settings() -> Settings {
     Settings::default()
         .set("postgres.url", "postgres://nobody@192.0.2.1/nowhere")
         .set("kafka.'bootstrap.servers'", "192.0.2.1:9092")
-        .set("admin.listen", "127.0.0.1:0")
 }
 
 fn run(arguments: &[&str], file: &Path) -> Ended {

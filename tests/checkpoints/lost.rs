@@ -176,7 +176,6 @@ async fn a_lost_checkpoint_is_noticed_once_the_role_may_read_the_table() {
             .set("postgres.publication", place.name.as_str())
             .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap.as_str())
             .set("delivery.positions_topic", format!("positions_{}_{topic}", place.name))
-            .set("admin.listen", "127.0.0.1:0")
     };
     for topic in ["first", "second"] {
         let log = Router::active(&settings(topic)).await.stop().await.log;

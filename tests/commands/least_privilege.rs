@@ -103,7 +103,7 @@ fn check_accepts_it() {
 
 #[test]
 fn a_running_router_is_named_as_the_reader_of_the_slot() {
-    let place = Place::new().with("ADMIN__LISTEN", "");
+    let place = Place::new();
     let role = role(&place);
     let url = place.url(&role);
     let place = place.with("POSTGRES__URL", &url);

@@ -218,8 +218,7 @@ async fn exactly_once_a_role_without_privileges_on_the_schema_is_refused_with_wh
         .set("postgres.slot", place.name.as_str())
         .set("postgres.publication", place.name.as_str())
         .set("kafka.'bootstrap.servers'", Kafka::shared().bootstrap.as_str())
-        .set("delivery.mode", "exactly-once")
-        .set("admin.listen", "127.0.0.1:0");
+        .set("delivery.mode", "exactly-once");
     let grant = format!("outbox-router init --url ... --role {role}");
     Router::start(&settings).exits(3).await.says(&[NO_POSITION, NOT_NEW, &grant, "--accept-gap"]);
     granted();

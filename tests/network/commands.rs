@@ -27,7 +27,7 @@ struct Running {
 impl Running {
     /// Drops everything from Postgres after its first `after` bytes.
     fn postgres(command: &str, after: usize) -> Self {
-        let mut place = Place::new().with("ADMIN__LISTEN", "");
+        let mut place = Place::new();
         let host = shared::postgres().rsplit_once('@').unwrap().1;
         let proxy = Proxy::to(host);
         let url = place.url("postgres").replace(host, &proxy.address());
@@ -37,7 +37,7 @@ impl Running {
     }
 
     fn kafka(command: &str, after: usize) -> Self {
-        let mut place = Place::new().with("ADMIN__LISTEN", "");
+        let mut place = Place::new();
         let proxy = Proxy::to(shared::kafka());
         place.set("KAFKA__BOOTSTRAP_SERVERS", &proxy.address());
         proxy.cut_after(Direction::ToClient, after, Cut::Hole);

@@ -54,6 +54,8 @@ impl Place {
         // `check` reports whether this topic exists, so no other test may create it
         place.set("DELIVERY__POSITIONS_TOPIC", &format!("positions_{}", place.name));
         place.set("KAFKA__BOOTSTRAP_SERVERS", &shared::variable("TEST_KAFKA"));
+        // at the default address another router of this machine may answer
+        place.set("ADMIN__LISTEN", "127.0.0.1:0");
         place
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub(crate) struct Router {
     child: Child,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
+    admin_port: OnceLock<u16>,
     _folder: TempDir,
 }
 
@@ -90,7 +91,7 @@ impl Router {
     pub(crate) fn of(mut command: Command) -> Self {
         let child = process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let folder = tempfile::tempdir().unwrap();
-        let mut router = Router { child, log: Arc::default(), reader: None, _folder: folder };
+        let mut router = Router::new(child, folder);
         let pipe = router.child.stderr.take().unwrap();
         router.read(pipe);
         router
@@ -117,7 +118,11 @@ impl Router {
         command.env_clear().env("HOME", folder.path()).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let child = process::start(&mut command);
-        Router { child, log: Arc::default(), reader: None, _folder: folder }
+        Router::new(child, folder)
+    }
+
+    fn new(child: Child, folder: TempDir) -> Self {
+        Router { child, log: Arc::default(), reader: None, admin_port: OnceLock::new(), _folder: folder }
     }
 
     /// Reads the router's log from now on.
@@ -206,6 +211,15 @@ impl Router {
 
     /// The port of the admin endpoint. The operating system chooses it, so that tests do not collide.
     pub(crate) fn admin_port(&self) -> Option<u16> {
+        if let Some(known) = self.admin_port.get() {
+            return Some(*known);
+        }
+        // to look for it is expensive where many connections are open
+        let port = self.listening_port()?;
+        Some(*self.admin_port.get_or_init(|| port))
+    }
+
+    fn listening_port(&self) -> Option<u16> {
         let process = format!("/proc/{}", self.pid());
         let sockets: Vec<_> = fs::read_dir(format!("{process}/fd"))
             .ok()?

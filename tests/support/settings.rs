@@ -38,7 +38,10 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { values: BTreeMap::new(), program: PathBuf::from(env!("CARGO_BIN_EXE_outbox-router")) }
+        let settings =
+            Settings { values: BTreeMap::new(), program: PathBuf::from(env!("CARGO_BIN_EXE_outbox-router")) };
+        // at the default address another router of this machine may answer
+        settings.set("admin.listen", "127.0.0.1:0")
     }
 }
 
@@ -49,8 +52,7 @@ impl Settings {
             .set("postgres.url", outbox.url())
             .set("postgres.slot", outbox.name.as_str())
             .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
-            .set("route.topic", outbox.topic("${aggregate_type}"))
-            .set("admin.listen", "127.0.0.1:0");
+            .set("route.topic", outbox.topic("${aggregate_type}"));
         // a router that another test has killed in a transaction would delay starts until that transaction times out
         if kafka.is_shared() {
             return settings.set("delivery.positions_topic", positions_topic(outbox));
