@@ -162,11 +162,13 @@ async fn secure_connection_recovers_after_a_password_change() {
     router
         .shows("the old password is refused repeatedly", |status| {
             let refused = status["last_problem"]["what"].as_str()?.contains("password authentication failed");
-            (refused && status["reconnects"]["postgres"].as_u64()? >= 3).then_some(())
+            let named = status["peer"] == "postgres" && status["code"] == "OBR-1002";
+            (refused && named && status["reconnects"]["postgres"].as_u64()? >= 3).then_some(())
         })
         .await;
     let (status, body) = router.get("/readyz").unwrap();
-    assert!(status == 503 && body.contains("password authentication failed"), "{status} {body}");
+    let says = ["to postgres: OBR-1002: ", "password authentication failed", "Correct the password"];
+    assert!(status == 503 && says.iter().all(|part| body.contains(part)), "{status} {body}");
 
     fs::write(&file, "changed\n").unwrap();
     router.ready().await;
@@ -177,6 +179,7 @@ async fn secure_connection_recovers_after_a_password_change() {
     assert!(!ended.log.contains("sesame") && !ended.log.contains("changed\n"), "{}", ended.log);
     // by the session, and perhaps by the catalogue watch
     assert!((1..=2).contains(&logged), "{}", ended.log);
+    assert!(ended.log.contains("code=OBR-1002") && !ended.log.contains("OBR-1007"), "{}", ended.log);
     let records = kafka.records(&setup.place.name).await;
     let mut texts: Vec<_> = records.iter().map(|record| record.text()).collect();
     texts.dedup();

@@ -53,7 +53,7 @@ async fn readiness_follows_the_state() {
 #[tokio::test]
 async fn health_depends_only_on_the_main_loop() {
     let admin = Admin::start();
-    admin.monitor.state(State::Reconnecting { peer: Peer::Postgres, reason: "down".to_owned() });
+    admin.monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason: "down".to_owned() });
     assert_eq!(admin.get("/healthz").await, answer(200, "the main loop is running\n"));
     admin.clock.advance(Duration::from_secs(12));
     assert_eq!(admin.get("/healthz").await, answer(503, "the main loop has been stuck for 12 s\n"));

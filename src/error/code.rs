@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::Peer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// What a refusal means for events.
@@ -189,6 +190,13 @@ codes! {
     InboxEventTaken = 8103, "a worker has the event", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
+}
+
+impl ErrorCode {
+    /// The server that a running router waits for after this refusal.
+    pub fn peer(self) -> Peer {
+        if self.number() / 1000 == 5 { Peer::Kafka } else { Peer::Postgres }
+    }
 }
 
 impl fmt::Display for ErrorCode {

@@ -58,6 +58,8 @@ pub struct Transient {
     pub what: String,
     /// Whether the server said that it is shutting down, has crashed or is not up yet.
     pub unavailable: bool,
+    /// The refusal that a running router waits out: it passes only once somebody acts.
+    pub refusal: Option<Box<Definite>>,
 }
 
 impl Transient {
@@ -66,17 +68,29 @@ impl Transient {
         Transient { peer, what: what.into(), unavailable: false }
     }
 
-    /// The code for a command that does not try again.
+    /// A refusal that is retried, because somebody may correct its cause while the router runs.
+    pub fn from_refusal(refusal: Definite) -> Self {
+        let what = format!("{}. {}", refusal.what, refusal.remedy);
+        Transient { refusal: Some(Box::new(refusal.clone())), ..Transient::new(refusal.code.peer(), what) }
+    }
+
+    /// The code of the refusal, or that of an unreachable server for a command that does not try again.
     pub fn code(&self) -> ErrorCode {
-        match self.peer {
-            Peer::Postgres => ErrorCode::PostgresUnreachable,
-            Peer::Kafka => ErrorCode::KafkaUnreachable,
+        match (&self.refusal, self.peer) {
+            (Some(refusal), _) => refusal.code,
+            (None, Peer::Postgres) => ErrorCode::PostgresUnreachable,
+            (None, Peer::Kafka) => ErrorCode::KafkaUnreachable,
         }
     }
 
     /// As lines for a person, after a command that does not try again.
     pub fn in_lines(&self) -> String {
-        format!("{}: {self}\n{}", self.code(), Remedy::from(self.peer.if_unreachable()).in_lines())
+        match &self.refusal {
+            Some(refusal) => refusal.in_lines(),
+            None => {
+                format!("{}: {self}\n{}", self.code(), Remedy::from(self.peer.if_unreachable()).in_lines())
+            }
+        }
     }
 
     /// A failure of Postgres, which may have said that it is unavailable.
@@ -152,6 +166,11 @@ impl Definite {
     pub fn in_lines(&self) -> String {
         let Definite { code, what, events, remedy, .. } = self;
         format!("{code}: {what}\n{}{}", events.in_line(), remedy.in_lines())
+    }
+
+    /// What `--json` shows.
+    fn parts(&self) -> (ErrorCode, &str, Events, Remedy) {
+        (self.code, &self.what, self.events.clone(), self.remedy.clone())
     }
 }
 
@@ -237,12 +256,11 @@ struct Json<'a> {
 impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (error_code, message, events, ways) = match self {
+            Error::Definite(definite) => definite.parts(),
+            Error::Transient(Transient { refusal: Some(refusal), .. }) => refusal.parts(),
             Error::Transient(transient) => {
                 let code = transient.code();
-                (code, &transient.what, code.into(), transient.peer.if_unreachable().into())
-            }
-            Error::Definite(Definite { code, what, events, remedy, .. }) => {
-                (*code, what, events.clone(), remedy.clone())
+                (code, transient.what.as_str(), code.into(), transient.peer.if_unreachable().into())
             }
         };
         let Events { effect, .. } = events;

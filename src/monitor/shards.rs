@@ -213,7 +213,11 @@ mod tests {
         let (all, each) = two();
         each[0].state(State::Active);
         each[0].topic_counters("a").delivered(3, 30);
-        each[1].state(State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() });
+        each[1].state(State::Reconnecting {
+            peer: Peer::Kafka,
+            code: None,
+            reason: "all brokers are down".to_owned(),
+        });
         each[1].topic_counters("a").delivered(4, 40);
         each[1].topic_counters("b").delivered(5, 50);
         each[0].flushed(Lsn(7));

@@ -33,6 +33,8 @@ pub enum State {
     Reconnecting {
         /// To which server.
         peer: Peer,
+        /// The code of the refusal, if a person has to act.
+        code: Option<ErrorCode>,
         /// Why it was lost, or why the last attempt failed.
         reason: String,
     },
@@ -71,7 +73,7 @@ pub enum StateKind {
 
 impl StateKind {
     /// Every kind, in their order.
-    pub const ALL: [StateKind; 7] = [
+    pub const ALL: [StateKind; 8] = [
         StateKind::Refused,
         StateKind::Stopping,
         StateKind::Starting,
@@ -137,6 +139,7 @@ impl State {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             State::Refused { code, .. } => Some(*code),
+            State::Reconnecting { code, .. } => *code,
             _ => None,
         }
     }
@@ -176,8 +179,12 @@ mod tests {
 
     #[test]
     fn display_includes_the_peer_and_the_reason() {
-        let state = State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() };
+        let state =
+            State::Reconnecting { peer: Peer::Kafka, code: None, reason: "all brokers are down".to_owned() };
         assert_eq!(state.to_string(), "reconnecting to kafka: all brokers are down");
+        let code = Some(ErrorCode::PostgresLogin);
+        let refused = State::Reconnecting { peer: Peer::Postgres, code, reason: "wrong password".to_owned() };
+        assert_eq!(refused.to_string(), "reconnecting to postgres: OBR-1002: wrong password");
         assert_eq!(State::Connecting { peer: Peer::Postgres }.to_string(), "connecting to postgres");
         assert_eq!(State::Active.to_string(), "active");
         let busy = State::Busy { with: "creating topics: 3 of 5".to_owned() };

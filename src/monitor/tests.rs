@@ -19,7 +19,7 @@ fn ready_only_when_active_or_waiting() {
         (State::Active, true, "active"),
         (State::Waiting { reason: reason() }, true, "waiting: slot outbox_router is active for PID 41"),
         (
-            State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() },
+            State::Reconnecting { peer: Peer::Kafka, code: None, reason: "all brokers are down".to_owned() },
             false,
             "reconnecting to kafka: all brokers are down",
         ),
@@ -38,7 +38,7 @@ fn ready_only_when_active_or_waiting() {
 #[test]
 fn healthy_while_the_main_loop_runs_whatever_the_state() {
     let (monitor, clock) = Monitor::for_test("r");
-    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "down".to_owned() });
+    monitor.state(State::Reconnecting { peer: Peer::Kafka, code: None, reason: "down".to_owned() });
     clock.advance(secs(10));
     assert!(monitor.health().ok);
     clock.advance(secs(1));
@@ -61,7 +61,8 @@ fn a_main_loop_that_has_ended_is_not_stuck() {
 #[test]
 fn a_new_reason_for_the_same_state_keeps_its_since() {
     let (monitor, clock) = Monitor::for_test("r");
-    let down = |reason: &str| State::Reconnecting { peer: Peer::Postgres, reason: reason.to_owned() };
+    let down =
+        |reason: &str| State::Reconnecting { peer: Peer::Postgres, code: None, reason: reason.to_owned() };
     clock.advance(secs(5));
     monitor.state(down("connection reset"));
     clock.advance(secs(60));
@@ -71,7 +72,7 @@ fn a_new_reason_for_the_same_state_keeps_its_since() {
         (report.since.as_str(), report.reason.as_deref()),
         ("2026-01-01T00:00:05.000Z", Some("connection refused"))
     );
-    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "down".to_owned() });
+    monitor.state(State::Reconnecting { peer: Peer::Kafka, code: None, reason: "down".to_owned() });
     assert_eq!(monitor.snapshot().since, "2026-01-01T00:01:05.000Z");
 }
 

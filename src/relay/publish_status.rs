@@ -25,8 +25,11 @@ impl<S: Source, K: Sink> Relay<S, K> {
         match &health {
             Health::Down(stalled) | Health::Stalled(stalled) => {
                 self.monitor.last_problem(stalled.reason.clone());
-                self.monitor
-                    .state(State::Reconnecting { peer: stalled.peer, reason: stalled.reason.clone() });
+                self.monitor.state(State::Reconnecting {
+                    peer: stalled.peer,
+                    code: None,
+                    reason: stalled.reason.clone(),
+                });
             }
             Health::Busy(with) => self.monitor.state(State::Busy { with: with.clone() }),
             Health::Flowing => self.monitor.state(State::Active),

@@ -58,11 +58,13 @@ impl Backoff {
             return again;
         }
         self.logged.insert(cause, Instant::now());
-        tracing::warn!(
-            peer = failure.peer.label(),
-            reason = failure.what,
-            "connection failed; retrying until it works"
-        );
+        let (peer, reason) = (failure.peer.label(), &failure.what);
+        match &failure.refusal {
+            Some(refusal) => {
+                tracing::warn!(peer, code = %refusal.code, reason, "refused; retrying until the cause is corrected");
+            }
+            None => tracing::warn!(peer, reason, "connection failed; retrying until it works"),
+        }
         again
     }
 }

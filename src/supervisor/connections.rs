@@ -9,7 +9,7 @@ use pg_logical::session::Session;
 use super::session_state::SessionState;
 use crate::advice;
 use crate::config::Config;
-use crate::error::{Error, Exit, Peer};
+use crate::error::{Error, Exit, Transient};
 
 /// Opens the session for the stream, or, on the host of that session, the one that watches the catalogues.
 pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result<Session, Error> {
@@ -91,7 +91,7 @@ pub(super) async fn keep_alive<T>(
 pub(super) fn transient_if_active<T>(result: Result<T, Error>, state: &SessionState) -> Result<T, Error> {
     result.map_err(|error| match error {
         Error::Definite(refused) if state.was_active && refused.exit != Exit::Unsafe => {
-            Error::transient(Peer::Kafka, refused.to_string())
+            Transient::from_refusal(refused).into()
         }
         error => error,
     })

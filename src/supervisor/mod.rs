@@ -117,7 +117,11 @@ pub async fn run(
                 return Err(definite);
             }
             NextStep::Retry(failure) => {
-                monitor.state(State::Reconnecting { peer: failure.peer, reason: failure.what.clone() });
+                monitor.state(State::Reconnecting {
+                    peer: failure.peer,
+                    code: failure.refusal.as_ref().map(|refusal| refusal.code),
+                    reason: failure.what.clone(),
+                });
                 monitor.counts().reconnected(failure.peer);
                 monitor.last_problem(failure.what.clone());
                 if state.topics.stall_reason().as_ref() != Some(&failure.what) {
@@ -199,8 +203,7 @@ fn after_failure(error: Error, state: &SessionState) -> NextStep {
         // A password may be rotated while the router runs: its file is read again at each attempt. `transient_if_active` has
         // already made Kafka's refusals transient.
         Error::Definite(definite) if state.was_active && definite.exit == Exit::Refused => {
-            let what = definite.to_string();
-            NextStep::Retry(Transient::new(Peer::Postgres, what))
+            NextStep::Retry(Transient::from_refusal(definite))
         }
         // only the start that prepared the stream knows how the rows at its end are found
         Error::Definite(definite) if definite.code == ErrorCode::StreamUnreadable => {

@@ -363,7 +363,7 @@ async fn open_dead_letters(
     let from = checkpoint.position.flush;
     let locked = |reason: String| {
         monitor.last_problem(reason.clone());
-        monitor.state(State::Reconnecting { peer: Peer::Postgres, reason });
+        monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason });
     };
     let store = DeadLetterStore::open(
         &config.name,

@@ -84,7 +84,14 @@ fn a_refused_password_is_definite_at_start_and_transient_later() {
     let mut state = SessionState::default();
     assert!(matches!(after_failure(refused(), &state), NextStep::Fail(_)));
     state.was_active = true;
-    assert!(matches!(after_failure(refused(), &state), NextStep::Retry(_)));
+    let NextStep::Retry(waits) = after_failure(refused(), &state) else { panic!("it is retried") };
+    assert_eq!((waits.code(), waits.peer), (ErrorCode::PostgresLogin, Peer::Postgres));
+    assert_eq!(waits.what, "wrong password. correct it");
+    assert!(waits.in_lines().contains("correct it"), "{}", waits.in_lines());
+    let json = serde_json::to_value(Error::from(waits)).unwrap();
+    assert_eq!((&json["error_code"], &json["message"]), (&"OBR-1002".into(), &"wrong password".into()));
+    let of_kafka = Error::refused(ErrorCode::KafkaLogin, "wrong password", "correct it");
+    assert!(matches!(after_failure(of_kafka, &state), NextStep::Retry(Transient { peer: Peer::Kafka, .. })));
     assert!(matches!(
         after_failure(Error::not_safe(ErrorCode::SlotLost, "slot lost", "look"), &state),
         NextStep::Fail(_)

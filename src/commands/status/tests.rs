@@ -30,7 +30,11 @@ fn the_table_of_a_busy_router() {
 #[test]
 fn the_table_of_a_router_in_trouble() {
     let (monitor, clock) = Monitor::for_test("shop.outbox_router");
-    monitor.state(State::Reconnecting { peer: Peer::Kafka, reason: "all brokers are down".to_owned() });
+    monitor.state(State::Reconnecting {
+        peer: Peer::Kafka,
+        code: None,
+        reason: "all brokers are down".to_owned(),
+    });
     monitor.slot(Slot { wal_status: Some("lost".to_owned()), ..Slot::default() });
     clock.advance(Duration::from_secs(42));
     insta::assert_snapshot!(show(&found(&monitor), "billing.outbox_router", &PLAIN));

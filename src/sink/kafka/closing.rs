@@ -67,6 +67,6 @@ impl<'a> Closing<'a> {
             reason,
             "the session is over, and its Kafka client has not ended yet"
         );
-        self.monitor.state(State::Reconnecting { peer, reason });
+        self.monitor.state(State::Reconnecting { peer, code: None, reason });
     }
 }
