@@ -14,7 +14,7 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PAGES: &str = "\
 /metrics  metrics for Prometheus
 /healthz  200 while the main loop runs, else 503; for a liveness probe
-/readyz   200 if active, or a standby that waits for the slot, else 503 with the reason; for a readiness probe
+/readyz   200 if active, done, or a standby that waits for the slot, else 503 with the reason; for a readiness probe
 /status   the status report as JSON
 ";
 

@@ -194,6 +194,12 @@ impl Monitor {
         self.oldest_unacknowledged(None);
     }
 
+    /// Everything that the router was started for is delivered. What is committed later is not its concern.
+    pub fn ended(&self) {
+        self.0.unsent.forget();
+        self.state(State::Ended);
+    }
+
     /// The commit time of the oldest transaction that is not fully acknowledged; `None` if all are.
     pub fn oldest_unacknowledged(&self, commit: Option<PgTimestamp>) {
         self.0.oldest_unacknowledged.store(commit.map_or(NONE, |commit| commit.0), Relaxed);
@@ -293,7 +299,7 @@ impl Monitor {
         Probe { ok, text }
     }
 
-    /// Whether the router is active, or a standby that waits for the slot.
+    /// Whether the router is active, a standby that waits for the slot, or done.
     pub fn readiness(&self) -> Probe {
         let state = self.current_state();
         Probe { ok: state.kind().is_ready(), text: state.to_string() }

@@ -248,6 +248,26 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_that_is_done_decides_nothing() {
+        let (all, each) = two();
+        each[0].ended();
+        each[0].main_loop_ended();
+        for (state, ok) in [
+            (State::Starting, false),
+            (State::Connecting { peer: Peer::Kafka }, false),
+            (State::Waiting { reason: "a lock".to_owned() }, true),
+            (State::Active, true),
+            (State::Reconnecting { peer: Peer::Kafka, code: None, reason: "down".to_owned() }, false),
+            (State::Stopping, false),
+            (State::Ended, true),
+        ] {
+            each[1].state(state.clone());
+            let report = all.snapshot();
+            assert_eq!((all.readiness().ok, report.ready, report.state), (ok, ok, state.kind()), "{state}");
+        }
+    }
+
+    #[test]
     fn each_metric_has_one_heading_and_the_samples_of_every_shard() {
         let (all, each) = two();
         each[0].topic_counters("a").delivered(3, 30);

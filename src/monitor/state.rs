@@ -40,6 +40,8 @@ pub enum State {
     },
     /// Asked to stop: the router reads no more events and waits for the records in flight.
     Stopping,
+    /// The router has delivered everything that it was started for, while other shards of its process go on.
+    Ended,
     /// A person has to act before the router can go on.
     Refused {
         /// The code of the refusal.
@@ -69,6 +71,8 @@ pub enum StateKind {
     Waiting,
     /// [`State::Active`] and [`State::Busy`]
     Active,
+    /// [`State::Ended`]
+    Ended,
 }
 
 impl StateKind {
@@ -81,6 +85,7 @@ impl StateKind {
         StateKind::Reconnecting,
         StateKind::Waiting,
         StateKind::Active,
+        StateKind::Ended,
     ];
 
     /// The metric label.
@@ -92,13 +97,14 @@ impl StateKind {
             StateKind::Waiting => "waiting",
             StateKind::Reconnecting => "reconnecting",
             StateKind::Stopping => "stopping",
+            StateKind::Ended => "ended",
             StateKind::Refused => "refused",
         }
     }
 
-    /// Whether a router in this state is ready: active, or a standby that waits for the slot.
+    /// Whether a router in this state is ready: active, a standby that waits for the slot, or done.
     pub fn is_ready(self) -> bool {
-        matches!(self, StateKind::Active | StateKind::Waiting)
+        matches!(self, StateKind::Active | StateKind::Waiting | StateKind::Ended)
     }
 }
 
@@ -112,6 +118,7 @@ impl State {
             State::Waiting { .. } => StateKind::Waiting,
             State::Reconnecting { .. } => StateKind::Reconnecting,
             State::Stopping => StateKind::Stopping,
+            State::Ended => StateKind::Ended,
             State::Refused { .. } => StateKind::Refused,
         }
     }

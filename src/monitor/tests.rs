@@ -24,6 +24,7 @@ fn ready_only_when_active_or_waiting() {
             "reconnecting to kafka: all brokers are down",
         ),
         (State::Stopping, false, "stopping"),
+        (State::Ended, true, "ended"),
         (
             State::Refused { code: ErrorCode::SlotMissing, reason: "slot is gone".to_owned() },
             false,

@@ -100,7 +100,12 @@ pub async fn run(
             Err(StartError::Failed(error)) => after_failure(error, &state),
         };
         match next {
-            NextStep::Stop => return Ok(()),
+            NextStep::Stop => {
+                if !stop.is_cancelled() {
+                    monitor.ended();
+                }
+                return Ok(());
+            }
             NextStep::Restart => {}
             NextStep::Fail(definite) => {
                 let definite = match config.dead_letters.park() {

@@ -200,3 +200,26 @@ async fn shards_of_uuids_and_integers_work_and_other_types_are_refused() {
     refused(&settings(&outbox, &kafka, MODES[0], 2).run(&["init"]), 1, &["aggregate_id is of type numeric"]);
     assert!(slots(&outbox).await.is_empty());
 }
+
+#[tokio::test]
+async fn shards_that_have_caught_up_leave_the_router_ready_while_others_go_on() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
+    let settings = settings(&outbox, &kafka, MODES[0], 2);
+    succeeded(settings.run_async(&["init"]).await, &[]);
+    let other = outbox.client().await;
+    let lock =
+        format!("SELECT pg_advisory_lock(hashtextextended('outbox-router slot {}_0_of_2', 0))", outbox.name);
+    other.batch_execute(&lock).await.unwrap();
+    let mut router = Router::with_arguments(&settings, &["--until-caught-up"]);
+    router
+        .shows("shard 1 has ended, and shard 0 waits", |status| {
+            let [waits, ended] = status["shards"].as_array()?.as_slice() else { return None };
+            (waits["state"] == "waiting" && ended["state"] == "ended" && status["state"] == "waiting")
+                .then_some(())
+        })
+        .await;
+    let (code, text) = router.get("/readyz").unwrap();
+    assert!(code == 200 && text.contains("/1 ended") && text.contains("/0 waiting: "), "{code} {text}");
+    drop(other);
+    router.exits(0).await;
+}

@@ -173,7 +173,7 @@ fn topics(topics: &[TopicReport], style: &TableStyle) -> Table {
 
 fn colour(state: StateKind) -> Color {
     match state {
-        StateKind::Active | StateKind::Waiting => Color::Green,
+        StateKind::Active | StateKind::Waiting | StateKind::Ended => Color::Green,
         StateKind::Starting | StateKind::Connecting | StateKind::Reconnecting | StateKind::Stopping => {
             Color::Yellow
         }
