@@ -264,7 +264,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "LSN")]
     pub accept_gap: Option<Lsn>,
 
-    /// Stop with exit code 0 when everything that was committed before the start is in Kafka. A standby goes on waiting
+    /// Stop with exit code 0 when everything that was committed before the start is in Kafka or parked, and the parked events that were
+    /// marked by then are sent or discarded. A standby goes on waiting
     #[arg(long)]
     pub until_caught_up: bool,
 

@@ -47,6 +47,8 @@ pub struct Relay<S, K> {
     window: Window,
     /// The number already given to a change that could not be sent yet.
     pending: Option<progress::Change>,
+    /// The source has reached its end. The session ends once the sink is done.
+    at_end: bool,
     /// The health that was shown last.
     last_health: Health,
     ending: Option<ending::Ending>,
@@ -81,6 +83,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             progress: Progress::new(start),
             window,
             pending: None,
+            at_end: false,
             last_health: Health::Flowing,
             ending: None,
             monitor,
@@ -156,12 +159,12 @@ impl<S: Source, K: Sink> Relay<S, K> {
         if reading.restarted {
             self.progress.restart_stream();
         }
-        if reading.ended && !ending {
+        if reading.ended && !ending && !self.at_end {
             self.end_intake(Outcome::SourceEnded);
         }
         let intake = match reading.intake {
             Intake::Verifying => Intake::Verifying,
-            _ if self.ending.is_some() => Intake::Paused,
+            _ if self.ending.is_some() || self.at_end => Intake::Paused,
             intake => intake,
         };
         let reading = SourceState { intake, ..reading };
@@ -197,7 +200,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Dispatches the source's items until there are none or dispatch has to wait.
     fn dispatch(&mut self) -> Result<Dispatched, Error> {
         loop {
-            if self.ending.is_some() || !self.sink.is_ready() {
+            if self.at_end && self.ending.is_none() && self.sink.is_done() {
+                self.end_intake(Outcome::SourceEnded);
+            }
+            if self.ending.is_some() || self.at_end || !self.sink.is_ready() {
                 return Ok(Dispatched::HeldBack);
             }
             match self.source.next()? {
@@ -238,10 +244,12 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 Read::Commit(end) => self.progress.commit(end).map_err(out_of_sequence)?,
                 Read::Reached(position) => self.progress.reached(position),
                 Read::Skipped => {}
-                Read::End(reached) => {
-                    if let Some(position) = reached {
-                        self.progress.reached(position);
-                    }
+                Read::End(Some(position)) => {
+                    self.progress.reached(position);
+                    self.at_end = true;
+                    continue;
+                }
+                Read::End(None) => {
                     self.end_intake(Outcome::SourceEnded);
                     return Ok(Dispatched::HeldBack);
                 }

@@ -200,6 +200,12 @@ pub trait Sink {
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> Result<bool, Error>;
 
+    /// Whether it has acted on everything that was asked of it besides the events of the loop. A source that has come to the end of its
+    /// part waits for this.
+    fn is_done(&self) -> bool {
+        true
+    }
+
     /// How durable the acknowledged records are.
     fn durability(&self, progress: &Progress) -> Durability;
 

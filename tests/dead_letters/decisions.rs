@@ -269,6 +269,65 @@ async fn dead_letters_are_listed_and_shown() {
     router.stop().await;
 }
 
+/// A nightly job has nothing but this run.
+#[tokio::test]
+async fn dead_letters_that_are_decided_are_sent_or_discarded_before_a_run_until_caught_up_ends() {
+    for mode in MODES {
+        let setup = Setup::new(mode).await;
+        let until = async || {
+            let ran = setup.settings.run_async(&["run", "--until-caught-up"]).await;
+            assert!(ran.code == 0 && ran.err.contains("caught up"), "{mode}: {}", ran.err);
+        };
+        setup.poison("a", 1).await;
+        setup.outbox.insert_numbers("order", "a", 2..5).await;
+        let discarded = setup.poison("b", 1).await;
+        setup.outbox.insert_numbers("order", "b", 2..5).await;
+        until().await;
+        assert_eq!(setup.parked().await, 8, "{mode}");
+        setup.dead_letters(&["discard", "--id", &discarded, "--yes"]);
+        until().await;
+        assert_eq!(setup.parked().await, 4, "{mode}");
+        setup.sees("b", vec![2, 3, 4]).await;
+        // one that fails again does not keep it
+        setup.dead_letters(&["retry", "--aggregate", "a"]);
+        until().await;
+        assert_eq!(setup.parked().await, 4, "{mode}");
+        setup.dead_letters(&["discard", "--reason", "unroutable", "--yes"]);
+        until().await;
+        assert_eq!(setup.parked().await, 0, "{mode}");
+        setup.sees("a", vec![2, 3, 4]).await;
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_that_are_unknown_are_refused() {
+    let setup = Setup::new("at-least-once").await;
+    for (arguments, says) in [
+        (&["show", "--id", "7"][..], "OBR-6104: no event with the id 7 is parked"),
+        (&["retry", "--id", "7"], "OBR-6104: no event with the id 7 is parked"),
+        (&["retry", "--aggregate", "a\u{1b}", "--reason", "behind"], " of the aggregate a"),
+        (&["discard", "--id", "7", "--dry-run"], "OBR-6104"),
+        (&["discard", "--id", "7", "--yes"], "OBR-6104"),
+    ] {
+        let ran = setup.settings.run_async(&[&["dead-letters"], arguments].concat()).await;
+        assert!(
+            ran.code == 1 && ran.err.contains(says) && !ran.err.contains('\u{1b}'),
+            "{arguments:?}: {ran:?}"
+        );
+        assert!(ran.out.is_empty(), "{ran:?}");
+    }
+    let ran = setup.settings.run_async(&["dead-letters", "retry", "--id", "7", "--json"]).await;
+    let error: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, &error["error_code"]), (1, &"OBR-6104".into()));
+    // these may select nothing
+    for arguments in
+        [&["list", "--id", "7"][..], &["retry", "--all"], &["discard", "--reason", "topic", "--yes"]]
+    {
+        setup.dead_letters(arguments);
+    }
+    keep(&setup.settings.run_async(&["dead-letters", "show", "--id", "7"]).await.err, &[]);
+}
+
 #[tokio::test]
 async fn dead_letters_that_are_parked_during_the_prompt_are_not_discarded() {
     let setup = Setup::new("at-least-once").await;

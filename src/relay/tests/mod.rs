@@ -90,6 +90,7 @@ impl Fixture {
                 Outcome::SourceEnded if !world.borrow().is_draining() => {}
                 Outcome::SourceEnded => {
                     finished(&world);
+                    check_decisions(&world);
                     return world.borrow().fault.clone();
                 }
                 Outcome::Stopped if world.borrow().is_done => {
@@ -179,6 +180,7 @@ impl Fixture {
 fn start(world: &Shared, remembered: Option<Checkpoint>) -> Checkpoint {
     let mut world = world.borrow_mut();
     world.crashed = None;
+    world.decided_before = world.cured;
     world.stop = tokio_util::sync::CancellationToken::new();
     let slot = first(world.confirmed);
     let start = match world.mode {
@@ -206,6 +208,17 @@ fn finished(world: &Shared) {
     let (confirmed, end) = (world.confirmed, world.until.unwrap_or(world.end));
     if confirmed < end {
         world.wrong(format!("the slot is confirmed up to {confirmed}, and the log ends at {end}"));
+    }
+}
+
+/// Checks that the router has acted on every decision that was made before its last session.
+fn check_decisions(world: &Shared) {
+    let mut world = world.borrow_mut();
+    if world.decided_before && !world.table.is_empty() {
+        let rows = world.table.len();
+        world.wrong(format!(
+            "it ends with {rows} parked events that were marked for a retry before it started"
+        ));
     }
 }
 

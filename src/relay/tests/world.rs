@@ -115,6 +115,8 @@ pub(super) struct World {
     pub(super) stored: Option<Checkpoint>,
     pub(super) table: BTreeMap<Key, DeadLetter>,
     pub(super) cured: bool,
+    /// It could be before the session began.
+    pub(super) decided_before: bool,
     pub(super) crashed: Option<u8>,
     pub(super) stop: CancellationToken,
     /// Everything is confirmed, which stopped the router.
@@ -159,6 +161,7 @@ impl World {
             stored: None,
             table: BTreeMap::new(),
             cured: false,
+            decided_before: false,
             crashed: None,
             stop: CancellationToken::new(),
             is_done: false,

@@ -201,7 +201,7 @@ impl<K: Sink> DeadLetters<K> {
                 self.awaits = self.awaits.max(Some(committed));
             }
             Report::Deleted { keys, committed } => self.parking.deleted(keys, committed, &self.monitor),
-            Report::Fetched(rows) => self.parking.fetched(rows, self.survives),
+            Report::Fetched(rows) => self.parking.fetched(rows, self.survives, self.with_checkpoints),
             Report::Refused(reason) => self.parking.set_unwritable(reason, &self.monitor),
             // `wait` returns it
             Report::Ended(_) => {}
@@ -297,6 +297,10 @@ impl<K: Sink> Sink for DeadLetters<K> {
             parking.commit_retries_with(checkpoint, *transactional);
         })?;
         Ok(more || parking.has_durable(reading.received))
+    }
+
+    fn is_done(&self) -> bool {
+        self.inner.is_done() && self.parking.is_done()
     }
 
     fn durability(&self, progress: &Progress) -> Durability {

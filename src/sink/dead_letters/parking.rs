@@ -42,6 +42,8 @@ pub(super) struct Parking {
     /// passed it.
     required_log_end: Option<Lsn>,
     fetching: bool,
+    /// The last fetch has found nothing to send or discard.
+    nothing_decided: bool,
     /// The number of events being inserted.
     inserting: usize,
     fetch_at: Instant,
@@ -82,6 +84,7 @@ impl Parking {
             committed: VecDeque::new(),
             required_log_end,
             fetching: false,
+            nothing_decided: false,
             inserting: 0,
             fetch_at: Instant::now(),
             retries: Retries::new(always_alone),
@@ -187,6 +190,11 @@ impl Parking {
         self.retries.is_idle() && (!self.retries.is_deleting() || self.unwritable.is_some())
     }
 
+    /// Whether the router has acted on every decision, or cannot because the table cannot be used, which is logged.
+    pub(super) fn is_done(&self) -> bool {
+        self.unwritable.is_some() || (self.nothing_decided && self.retries.is_empty())
+    }
+
     /// Publishes how many events are parked.
     pub(super) fn show(&self, monitor: &Monitor) {
         let (aggregates, rows) = self.parked.count();
@@ -282,9 +290,10 @@ impl Parking {
     }
 
     /// The store has fetched rows to send or discard. Only rows that no crash makes the stream repeat are used: `survives`
-    /// is past them.
-    pub(super) fn fetched(&mut self, rows: Vec<Waiting>, survives: Position) {
+    /// is past them. With checkpoints it will be past the others soon; without, only when the stream is past the end of the log.
+    pub(super) fn fetched(&mut self, rows: Vec<Waiting>, survives: Position, with_checkpoints: bool) {
         self.fetching = false;
+        let none = rows.is_empty();
         if rows.is_empty() && self.capacity == Capacity::Checking {
             self.capacity = Capacity::Exhausted;
         }
@@ -299,6 +308,7 @@ impl Parking {
             }
             self.retries.decided(waiting);
         }
+        self.nothing_decided = none || (!with_checkpoints && self.retries.is_empty());
         let pause = if self.retries.is_empty() { FETCH_EVERY } else { Duration::ZERO };
         self.fetch_at = Instant::now() + pause;
     }
