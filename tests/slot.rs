@@ -1,5 +1,6 @@
 //! Commands that move the position: bookmarks, resets, and advances past events.
 
+use crate::situations::page::keep;
 use crate::support::comparison::{REPLAY, Repeats, numbers_and_marks, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
@@ -378,7 +379,11 @@ async fn slot_reset_says_what_is_not_a_time() {
     refused(&to("25:99"), 1, &["25:99 is neither a time, such as 14:05", "There are no bookmarks"]);
     refused(&to("2020-01-02T12:00"), 1, &["no bookmark that was created by 2020-01-02T12:00 (UTC)"]);
     refused(&to("2999-01-02T12:00"), 1, &["2999-01-02T12:00 (UTC) is in the future"]);
-    refused(&to("before"), 1, &["the bookmark before does not exist"]);
+    let unknown = to("before");
+    refused(&unknown, 1, &["OBR-3115: the bookmark before does not exist"]);
+    keep(&unknown.err, &[]);
+    let drop = settings.run(&["slot", "drop", "before", "--yes"]);
+    refused(&drop, 1, &["OBR-3115: the bookmark before does not exist"]);
 }
 
 /// The router creates a bookmark if there is no recent one, and drops the oldest. It keeps those that a user created.

@@ -18,7 +18,7 @@ Reasons: unroutable (no record can be built), contract, too-large, topic (it is 
 
 Exit codes:
   0  done, or shown
-  1  Postgres refuses or cannot be reached
+  1  no event has the id or aggregate, or Postgres refuses or cannot be reached
   2  usage or configuration
 
 Examples:
@@ -45,6 +45,16 @@ pub struct DeadLettersArgs {
 }
 
 impl DeadLettersCommand {
+    /// Which events it is about, if an id or an aggregate names them and the command does not only list.
+    pub fn names_event(&self) -> Option<&ChooseArgs> {
+        let choose = match self {
+            DeadLettersCommand::List { .. } => return None,
+            DeadLettersCommand::Show { choose, .. } => choose,
+            DeadLettersCommand::Retry(decide) | DeadLettersCommand::Discard { decide, .. } => &decide.choose,
+        };
+        (choose.id.is_some() || choose.aggregate.is_some()).then_some(choose)
+    }
+
     /// Whether it prints JSON.
     pub fn json(&self) -> bool {
         match self {

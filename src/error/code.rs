@@ -142,6 +142,7 @@ codes! {
     StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the steps send them";
     PositionUnusable = 3113, "the position, bookmark or slot cannot be used as asked", None, "";
     DeadLettersLost = 3114, "parked events are lost", Lost, "those whose rows are gone";
+    BookmarkUnknown = 3115, "there is no such bookmark", None, "";
     // 4000: publication and outbox table
     PublicationMissing = 4001, "the publication does not exist", Lost, UNPUBLISHED;
     PublicationWithoutTable = 4002, "the publication does not publish the outbox table", Lost, UNPUBLISHED;
@@ -173,6 +174,7 @@ codes! {
     EventsParked = 6101, "events are parked, but parking is switched off", Late, "the parked ones are in their table, the others wait in the log";
     DeadLetterUnreadable = 6102, "a parked event cannot be read", Late, "the parked ones are in their table, the others wait in the log";
     DeadLetterTable = 6103, "the table of parked events is missing or not accessible", Late, BEHIND;
+    DeadLetterUnknown = 6104, "no such event is parked", None, "";
     // 7000: shards
     ShardsUnsupported = 7001, "the server or the table cannot be divided into shards", Late, WAIT;
     ShardFilter = 7002, "the shards' publications overlap, or leave rows out", Lost, "those in no shard; those in two are sent twice";

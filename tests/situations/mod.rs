@@ -125,6 +125,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::StreamUnreadable, Typed(&["recovery_steps_send_events_that_the_server_cannot_decode"])),
     (Code::PositionUnusable, Decides(ARGUMENTS)),
     (Code::DeadLettersLost, Decides("the application's data has to be looked at")),
+    (Code::BookmarkUnknown, Decides(ARGUMENTS)),
     (
         Code::PublicationMissing,
         Typed(&[
@@ -176,6 +177,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::EventsParked, Decides("whether to retry or discard them has to be decided")),
     (Code::DeadLetterUnreadable, Decides("the row has to be looked at")),
     (Code::DeadLetterTable, Decides("init has to be run as an administrator, with the router's role")),
+    (Code::DeadLetterUnknown, Decides(ARGUMENTS)),
     (Code::ShardsUnsupported, Decides(VALUE)),
     (Code::ShardFilter, Decides("no router may run meanwhile, which the operator has to see to")),
     (Code::ShardChangeInterrupted, Typed(&["shards_do_not_start_until_an_interrupted_handover_is_complete"])),

@@ -13,7 +13,8 @@ use crate::cli::dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
 use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::outbox::printable;
 use crate::postgres::catalog::slots_of_other_shards;
 use crate::postgres::dead_letters::sql::{self, Waiting, table_remedy};
 use crate::terminal;
@@ -30,6 +31,9 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(),
     {
         return list::nothing(json);
     }
+    if let Some(choose) = args.command.names_event() {
+        refuse_unknown(&shards, choose).await?;
+    }
     for shard in &shards {
         if !args.command.json() {
             heading(shard)?;
@@ -45,6 +49,37 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Refuses an id or an aggregate of which no shard has a parked event: it is a mistyped one, or the event was sent meanwhile.
+async fn refuse_unknown(shards: &[Config], choose: &ChooseArgs) -> Result<(), Error> {
+    let Some(first) = shards.first() else { return Ok(()) };
+    let mut session = connect(first, "dead-letters", Startup::default()).await?;
+    for shard in shards {
+        let found = session.query_one(&sql::count(&shard.name, &condition(choose))).await;
+        let found = found.map_err(|error| error.or_remedy(table_remedy(&first.postgres.conninfo)))?;
+        if found.as_deref() != Some("0") {
+            session.close().await;
+            return Ok(());
+        }
+    }
+    session.close().await;
+    let of = |what: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(" {what} {}", printable(value.as_bytes())))
+    };
+    let chosen = [
+        of("with the id", &choose.id),
+        of("of the aggregate", &choose.aggregate),
+        choose.reason.map(|reason| format!(" for the reason {}", reason.name())),
+    ];
+    Err(Error::refused(
+        ErrorCode::DeadLetterUnknown,
+        format!("no event{} is parked", chosen.into_iter().flatten().collect::<String>()),
+        Remedy::steps([Step::new(
+            "Compare with the events that are parked; one that was sent or discarded is no longer among them",
+        )
+        .typing("outbox-router dead-letters list")]),
+    ))
 }
 
 /// Mentions slots that are left of another number of shards, whose parked events have the same router names.

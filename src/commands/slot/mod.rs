@@ -140,5 +140,5 @@ fn no_bookmark(name: &str, known: &[Bookmark]) -> Error {
     } else {
         format!("Use one of these: {}", titles.join(", "))
     };
-    Error::refused(ErrorCode::CommandLine, format!("the bookmark {name} does not exist"), remedy)
+    Error::refused(ErrorCode::BookmarkUnknown, format!("the bookmark {name} does not exist"), remedy)
 }

@@ -217,7 +217,7 @@ fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
         }
     };
     match missing {
-        Error::Definite(definite) => Error::refused(ErrorCode::PositionUnusable, what, definite.remedy),
+        Error::Definite(definite) => Error::refused(definite.code, what, definite.remedy),
         other => other,
     }
 }
