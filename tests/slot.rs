@@ -6,6 +6,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, PUBLICATION};
 use crate::support::place::{refused, succeeded};
+use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::seed;
@@ -384,6 +385,24 @@ async fn slot_reset_says_what_is_not_a_time() {
     keep(&unknown.err, &[]);
     let drop = settings.run(&["slot", "drop", "before", "--yes"]);
     refused(&drop, 1, &["OBR-3115: the bookmark before does not exist"]);
+}
+
+/// `init` and backups need one.
+#[tokio::test]
+#[ignore = "runs in scripts/test --full"]
+async fn slot_bookmarks_of_the_router_leave_a_slot_free() {
+    let server =
+        PrivatePostgres::start("host all all 127.0.0.1/32 trust\n", &["max_replication_slots=2"]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka).set("bookmarks.every", "1h");
+    let mut router = Router::active(&settings).await;
+    router.logs("no bookmark can be made; the router keeps trying").await;
+    router.logs("1 of max_replication_slots = 2 are in use, and a bookmark leaves one free").await;
+    let slots: i64 = outbox.query("SELECT count(*) FROM pg_replication_slots").await[0].get(0);
+    assert_eq!(slots, 1);
+    // a person may take it
+    succeeded(settings.run_async(&["slot", "bookmark", "mine"]).await, &["created at"]);
+    router.stop().await;
 }
 
 /// The router creates a bookmark if there is no recent one, and drops the oldest. It keeps those that a user created.

@@ -67,16 +67,16 @@ fn check_usage(server: &Server, catalog: &Catalog, bookmarks: Option<&Bookmarks>
     } else {
         findings.ok("max_replication_slots", what);
     }
-    // plus the router's own
-    let wanted = bookmarks.map(|bookmarks| bookmarks.keep + 1);
+    // plus the router's own, and one that the router leaves free
+    let wanted = bookmarks.map(|bookmarks| bookmarks.keep + 2);
     if let Some(wanted) = wanted.filter(|wanted| u32::try_from(*wanted).is_ok_and(|wanted| wanted > max)) {
         findings.warning(
             "bookmarks",
             format!(
-                "max_replication_slots is {max}, and with `[bookmarks] keep` the router has {wanted} slots: each \
-                 bookmark is one"
+                "max_replication_slots is {max}, and with `[bookmarks] keep` the router needs {wanted} slots: its own, one for each \
+                 bookmark, and one that bookmarks leave free"
             ),
-            "Raise max_replication_slots and restart Postgres, or lower `keep`: without a free slot no bookmark is created",
+            "Raise max_replication_slots and restart Postgres, or lower `keep`: otherwise fewer bookmarks are created",
         );
     }
     let Usage { used, max } = server.senders;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::{Bookmark, drop_slot, list, make, parse_stamp, stamp};
 use crate::config::Postgres;
 use crate::config::bookmarks::Bookmarks;
-use crate::error::{Error, Peer};
+use crate::error::{Effect, Error, ErrorCode, Peer};
 use crate::quantity::bytes;
 
 /// How often the log retained by the oldest is checked.
@@ -103,11 +103,34 @@ impl Maker {
             }
         }
         if plan.due {
+            leave_room(session).await?;
             let made = make(session, slot, "").await?;
             tracing::debug!(slot = made, "bookmark made");
         }
         Ok(())
     }
+}
+
+/// Refuses to take the last free slot: a router whose slot has to be created again, a bulk read or a backup would find none.
+async fn leave_room(session: &mut Session) -> Result<(), Error> {
+    let sql = "SELECT current_setting('max_replication_slots'), \
+               (SELECT count(*) FROM pg_catalog.pg_replication_slots)";
+    let rows = session.query(sql).await?;
+    let number = |column| rows.first().and_then(|row| row.get(column)?.parse().ok()).unwrap_or(0);
+    may_take_slot(number(1), number(0))
+}
+
+/// Whether a bookmark may take a slot, if so many are in use.
+fn may_take_slot(used: u32, max: u32) -> Result<(), Error> {
+    if used.saturating_add(1) < max {
+        return Ok(());
+    }
+    Err(Error::refused(
+        ErrorCode::NoFreeSlot,
+        format!("{used} of max_replication_slots = {max} are in use, and a bookmark leaves one free"),
+        "Raise max_replication_slots and restart Postgres, or lower `[bookmarks] keep`; `outbox-router slot list` shows the bookmarks",
+    )
+    .meaning(Effect::None, ""))
 }
 
 /// What has to be done.
@@ -151,6 +174,15 @@ mod tests {
         let settings = Bookmarks { every: Duration::from_secs(600), keep, max_retained_wal: most };
         let plan = plan(known, &settings, OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minute));
         (plan.dropped.iter().map(|bookmark| bookmark.slot.clone()).collect(), plan.due)
+    }
+
+    #[test]
+    fn the_last_free_slot_is_left() {
+        for (used, max, may) in
+            [(0, 10, true), (8, 10, true), (9, 10, false), (10, 10, false), (12, 10, false)]
+        {
+            assert_eq!(may_take_slot(used, max).is_ok(), may, "{used} of {max}");
+        }
     }
 
     #[test]
