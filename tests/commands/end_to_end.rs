@@ -1,6 +1,7 @@
 //! `check --end-to-end` sends one event through table, slot and topic, or says where it stays.
 
 use super::check::Found;
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
@@ -21,7 +22,7 @@ async fn check(settings: &Settings, arguments: &[&str]) -> Found {
 fn assert_sent(found: &Found) {
     assert_eq!(found.code, 0, "{}", found.errors());
     let sent = found.of("end_to_end");
-    for leg in ["ok: an event was written to ", ", was in the topic ", "was confirmed after "] {
+    for leg in ["ok: ", "an event was written to ", ", was in the topic ", "was confirmed after "] {
         assert!(sent.contains(leg), "{sent}");
     }
 }
@@ -185,7 +186,31 @@ async fn end_to_end_an_event_in_another_topic_is_not_found() {
     router.stop().await;
 }
 
-/// Each shard sends the events of its aggregates.
+/// A row that the role may not see, it could not delete again.
+#[tokio::test]
+async fn end_to_end_under_row_level_security_nothing_is_left() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let writer = format!("{}_writer", outbox.name);
+    outbox.execute(&format!("CREATE ROLE {writer} LOGIN REPLICATION")).await;
+    outbox.execute(&format!("GRANT INSERT, SELECT, DELETE ON outbox TO {writer}")).await;
+    outbox.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY").await;
+    outbox.execute("CREATE POLICY writes ON outbox FOR INSERT WITH CHECK (true)").await;
+    let router = Router::active(&settings).await;
+    let url = outbox.url().replace("//postgres@", &format!("//{writer}@"));
+    let found = check(&settings, &["--url", &url]).await;
+    assert!(found.errors().contains("OBR-8001"), "{}", found.errors());
+    assert!(found.of("end_to_end").contains("policies of row-level security"), "{}", found.of("end_to_end"));
+    assert_eq!(rows(&outbox).await, 0);
+    outbox.execute("CREATE POLICY reads ON outbox FOR SELECT USING (true)").await;
+    outbox.execute("CREATE POLICY deletes ON outbox FOR DELETE USING (true)").await;
+    assert_sent(&check(&settings, &["--url", &url]).await);
+    router.stop().await;
+    outbox.execute(&format!("DROP OWNED BY {writer}")).await;
+    outbox.execute(&format!("DROP ROLE {writer}")).await;
+}
+
+/// Each shard sends an event of its own.
 #[tokio::test]
 async fn end_to_end_of_shards() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
@@ -198,6 +223,24 @@ async fn end_to_end_of_shards() {
     assert_eq!(ran.code, 0, "{ran:?}");
     outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
     let router = Router::active(&settings).await;
-    assert_sent(&check(&settings, &[]).await);
+    let found = check(&settings, &[]).await;
+    assert_sent(&found);
+    let said = found.of("end_to_end");
+    for number in 0..2 {
+        let slot = format!("the slot {}_{number}_of_2 was confirmed", outbox.name);
+        assert!(
+            said.contains(&format!("shard {number} of 2: an event was written")) && said.contains(&slot),
+            "{said}"
+        );
+    }
     router.stop().await;
+    assert_eq!(kafka.records(&outbox.name).await.len(), 2);
+    // one shard runs
+    let one = Router::with_arguments(&settings, &["--shard", "1"]);
+    eventually("it is ready", async || one.get("/readyz").filter(|(status, _)| *status == 200)).await;
+    let found = check(&settings, &[]).await;
+    let said = found.of("end_to_end");
+    assert!(said.contains("error: shard 0 of 2: no router reads the slot"), "{said}");
+    assert!(said.contains("ok: shard 1 of 2: an event was written"), "{said}");
+    one.stop().await;
 }

@@ -19,8 +19,7 @@ use crate::commands::{ANSWER_TIMEOUT, connect};
 use crate::config::Config;
 use crate::error::{Error, ErrorCode};
 use crate::outbox::{FIELDS, Field};
-use crate::postgres::catalog::{Catalog, Missing, check_shards};
-use crate::shards::Ids;
+use crate::shards::{Ids, Shard};
 
 /// Its event type. No contract has it, unless somebody writes one.
 const EVENT_TYPE: &str = "outbox-router.check";
@@ -28,6 +27,9 @@ const EVENT_TYPE: &str = "outbox-router.check";
 /// OIDs of `text` and of the types of times (Postgres, `pg_type.dat`).
 const TEXT: u32 = 25;
 const TIMES: [u32; 2] = [1114, 1184];
+
+/// How many aggregates are tried to find one of a shard.
+const AGGREGATES: u32 = 10_000;
 
 /// The class of SQLSTATEs for values that do not fit a column.
 const DATA_EXCEPTION: &str = "22";
@@ -86,20 +88,24 @@ impl<'a> TestEvent<'a> {
         Ok(TestEvent { session, config, id: mark.clone(), mark, place, values })
     }
 
-    /// The configuration of the shard that sends it.
-    pub(super) async fn shard(&mut self) -> Result<Config, Error> {
-        let shards = self.config.every_shard();
-        let [first, _, ..] = shards.as_slice() else { return Ok(self.config.clone()) };
-        let mut catalogs = Vec::new();
-        for shard in &shards {
-            catalogs.push(Catalog::query(&mut self.session, &shard.postgres, &shard.outbox).await?);
+    /// Gives the event an aggregate that belongs to this shard.
+    pub(super) async fn belong_to(&mut self, shard: Shard, ids: Ids) -> Result<(), Error> {
+        for number in 0..AGGREGATES {
+            let aggregate = match ids {
+                Ids::Texts => format!("{END_TO_END_MARK}-{number}"),
+                Ids::Integers => number.to_string(),
+                Ids::Uuids => {
+                    let random = self.session.query_one("SELECT pg_catalog.gen_random_uuid()").await?;
+                    random.unwrap_or_default()
+                }
+            };
+            if shard.holds(ids, Some(aggregate.as_bytes())) {
+                let own = self.values.iter_mut().find(|(field, _)| *field == Field::AggregateId);
+                own.into_iter().for_each(|(_, value)| value.clone_from(&aggregate));
+                return Ok(());
+            }
         }
-        let found: Vec<_> = shards.iter().map(Config::source).zip(&catalogs).collect();
-        let ids = check_shards(&mut self.session, &found, Missing::AtStart).await?;
-        let aggregate = self.values.iter().find(|(field, _)| *field == Field::AggregateId);
-        let aggregate = aggregate.map(|(_, id)| id.as_bytes());
-        let own = |shard: &&Config| shard.shard.is_some_and(|shard| shard.holds(ids, aggregate));
-        Ok(shards.iter().find(own).unwrap_or(first).clone())
+        Err(unsuitable("no aggregate of this shard was found", "Run check again"))
     }
 
     /// Inserts the row in a transaction that is rolled back, and returns the topic of the record that it would become. An event
@@ -228,7 +234,7 @@ pub(super) fn unsuitable(why: &str, remedy: &'static str) -> Error {
 fn remedy_for(code: Option<&SqlState>) -> &'static str {
     match code {
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            "Give the connection of a role that may insert, select and delete there with --url"
+            "Give the connection of a role that may insert, select and delete there, also by the policies of row-level security, with --url"
         }
         Some(code) if *code == SqlState::NOT_NULL_VIOLATION => {
             "Give columns that the router does not read a default, or let them be NULL"

@@ -4,6 +4,7 @@ mod event;
 
 use std::time::{Duration, Instant};
 
+use pg_logical::connect::Startup;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Environment, Lsn};
@@ -11,11 +12,12 @@ use tokio::time::{sleep, timeout};
 
 use super::finding::Findings;
 use crate::cli::CheckArgs;
-use crate::commands::{connection_of, log_end};
+use crate::commands::{connect, connection_of, log_end};
 use crate::config::Config;
 use crate::error::{Definite, Error, ErrorCode, Remedy, Step, Transient};
+use crate::postgres::catalog::{Catalog, Missing, check_shards};
 use crate::postgres::slot_lock;
-use crate::shards;
+use crate::shards::{self, Ids};
 use crate::sink::kafka::cluster_info::ClusterInfo;
 use crate::sink::kafka::topic_reader::TopicReader;
 use event::{TestEvent, unsuitable};
@@ -26,24 +28,76 @@ const NAME: &str = "end_to_end";
 /// How often the slot's position is read.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Sends the event, unless there are errors: it could stop the router, or wait for ever.
+/// Sends the event, one for each shard, unless there are errors: it could stop the router, or wait for ever.
 pub(super) async fn check(config: &Config, args: &CheckArgs, env: &Environment, findings: &mut Findings) {
     if findings.has_error() {
         return findings.skipped(NAME, "no event was written, because of the errors above");
     }
-    match send(config, args, env).await {
-        Ok(what) => findings.ok(NAME, what),
-        Err(error) => findings.failure(NAME, error, "Run check again"),
+    let shards = match shards(config, args, env).await {
+        Ok(shards) => shards,
+        Err(error) => return findings.failure(NAME, error, "Run check again"),
+    };
+    for (shard, ids) in shards {
+        let of = shard.shard.map_or_else(String::new, |shard| format!("{shard}: "));
+        match send(config, &shard, ids, args, env).await {
+            Ok(what) => findings.ok(NAME, of + &what),
+            Err(Error::Definite(error)) => {
+                findings.failure(NAME, Definite { what: of + &error.what, ..error }.into(), "");
+            }
+            Err(Error::Transient(error)) => {
+                findings.failure(
+                    NAME,
+                    Transient { what: of + &error.what, ..error }.into(),
+                    "Run check again",
+                );
+            }
+        }
     }
 }
 
-async fn send(config: &Config, args: &CheckArgs, env: &Environment) -> Result<String, Error> {
+/// The configurations of the shards that run here, with the type of their aggregate ids. Without shards, the only configuration.
+async fn shards(
+    config: &Config,
+    args: &CheckArgs,
+    env: &Environment,
+) -> Result<Vec<(Config, Option<Ids>)>, Error> {
+    if config.shards.count == 1 {
+        return Ok(vec![(config.clone(), None)]);
+    }
+    let mut session = connect(&writer(config, args, env)?, "check", Startup::default()).await?;
+    let every = config.every_shard();
+    let mut catalogs = Vec::new();
+    for shard in &every {
+        catalogs.push(Catalog::query(&mut session, &shard.postgres, &shard.outbox).await?);
+    }
+    let found: Vec<_> = every.iter().map(Config::source).zip(&catalogs).collect();
+    let ids = check_shards(&mut session, &found, Missing::AtStart).await?;
+    session.close().await;
+    Ok(config.local_shards().into_iter().map(|shard| (shard, Some(ids))).collect())
+}
+
+/// The configuration with the connection of the role that writes.
+fn writer(config: &Config, args: &CheckArgs, env: &Environment) -> Result<Config, Error> {
     let mut writer = config.clone();
     if let Some(url) = &args.url {
         writer.postgres.conninfo = connection_of(url, config, env)?;
     }
+    Ok(writer)
+}
+
+/// Sends the event through this shard.
+async fn send(
+    config: &Config,
+    shard: &Config,
+    ids: Option<Ids>,
+    args: &CheckArgs,
+    env: &Environment,
+) -> Result<String, Error> {
+    let writer = writer(config, args, env)?;
     let mut event = TestEvent::new(&writer, &args.aggregate_type).await?;
-    let shard = event.shard().await?;
+    if let (Some(shard), Some(ids)) = (shard.shard, ids) {
+        event.belong_to(shard, ids).await?;
+    }
     let slot = &shard.postgres.slot;
     let start = Step::new("Start the router, and run check again")
         .typing(format!("outbox-router run{}", shards::argument(shard.shard)));
