@@ -1,6 +1,7 @@
 //! The brokers and their topics. `topics` checks the topics once the outbox is known too.
 
 use super::address::{host, is_local};
+use super::allowed_topics;
 use super::finding::Findings;
 use crate::config::Config;
 use crate::config::template::Template;
@@ -15,7 +16,9 @@ const MAX_TOPICS: usize = 200;
 /// What the brokers report.
 pub(super) struct KafkaState {
     pub(super) brokers: usize,
-    /// Topics that the template can name, each with its settings if the principal may read them.
+    /// The names of all topics that the templates can name.
+    pub(super) names: Vec<String>,
+    /// The first of these topics, each with its settings if the principal may read them.
     pub(super) topics: Vec<(TopicInfo, Option<Settings>)>,
     /// The positions topic, if it exists, with its settings if the principal may read them.
     pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
@@ -25,8 +28,8 @@ pub(super) struct KafkaState {
     pub(super) defaults: Option<Settings>,
     /// Whether the brokers take the replication factor where `min.insync.replicas` is larger; `None` if that is unknown.
     pub(super) capped: Option<bool>,
-    /// Whether a topic could be created; `None` if none has to be.
-    pub(super) may_create: Option<Result<(), Error>>,
+    /// For each topic that the router would have to create, whether it could be. One name stands for all topics of a template.
+    pub(super) may_create: Vec<(String, Result<(), Error>)>,
 }
 
 /// Asks the brokers.
@@ -131,6 +134,7 @@ async fn ask_cluster(
         let own = config.delivery.positions_topic.as_deref() == Some(topic.name.as_str());
         templates.iter().any(made) && !topic.name.starts_with("__") && !own
     });
+    let names: Vec<String> = cluster.topics.iter().map(|topic| topic.name.clone()).collect();
     let shown = cluster.topics.len().min(MAX_TOPICS);
     if shown < cluster.topics.len() {
         let what =
@@ -138,26 +142,29 @@ async fn ask_cluster(
         findings.skipped("topics", what);
         cluster.topics.truncate(shown);
     }
-    let names: Vec<&str> = cluster.topics.iter().map(|topic| topic.name.as_str()).collect();
-    let settings = if names.is_empty() { Vec::new() } else { cluster_info.topic_settings(&names).await? };
+    let described: Vec<&str> = cluster.topics.iter().map(|topic| topic.name.as_str()).collect();
+    let settings =
+        if described.is_empty() { Vec::new() } else { cluster_info.topic_settings(&described).await? };
     let settings = settings.into_iter().map(Result::ok).chain(std::iter::repeat(None));
     let topics: Vec<_> = cluster.topics.into_iter().zip(settings).collect();
 
-    // one name stands for all topics that may have to be created
-    let mut missing = templates.iter().filter_map(|template| match template.fixed() {
-        Some(fixed) if topics.iter().any(|(topic, _)| topic.name == fixed) => None,
-        Some(fixed) => Some(fixed.to_owned()),
-        None => Some(format!("{}outbox-router-check", template.prefix())),
-    });
-    let probe = missing.next();
-    let may_create = match probe.filter(|_| config.topics.create) {
-        Some(topic) => Some(cluster_info.may_create(&topic).await),
-        None => None,
-    };
+    let may_be_missing = templates
+        .iter()
+        .filter(|template| config.topics.create && allowed_topics::may_be_written(config, template));
+    let missing: Vec<String> = may_be_missing
+        .filter_map(|template| match template.fixed() {
+            Some(fixed) if names.iter().any(|name| name == fixed) => None,
+            Some(fixed) => Some(fixed.to_owned()),
+            None => Some(format!("{}outbox-router-check", template.prefix())),
+        })
+        .collect();
+    let asked: Vec<&str> = missing.iter().map(String::as_str).collect();
+    let may_create = if asked.is_empty() { Vec::new() } else { cluster_info.may_create_each(&asked).await };
+    let may_create = missing.into_iter().zip(may_create).collect();
     // Kafka 4.0 removed this setting
     let version = |settings: &Settings| caps_min_insync(settings.get("inter.broker.protocol.version"));
     let capped = defaults.as_ref().map(version);
-    Ok(KafkaState { brokers, topics, positions, may_create_positions, defaults, capped, may_create })
+    Ok(KafkaState { brokers, names, topics, positions, may_create_positions, defaults, capped, may_create })
 }
 
 #[cfg(test)]

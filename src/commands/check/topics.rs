@@ -6,7 +6,7 @@ use super::kafka::KafkaState;
 use super::outbox::OutboxFacts;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::error::ErrorCode;
+use crate::error::{Definite, Error, ErrorCode, Transient};
 use crate::quantity::{bytes, counted};
 use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
 use crate::sink::kafka::durability::TopicDurability;
@@ -14,6 +14,9 @@ use crate::sink::kafka::properties;
 
 /// The size of a record and its batch, in bytes, beyond the row's values: header names, lengths, checksums.
 const OVERHEAD: u64 = 200;
+
+/// How many further topics that cannot be created are named.
+const NAMED: usize = 5;
 
 /// A consumer that is away for a day should still find its events.
 const SHORT_RETENTION_MS: i64 = 24 * 3_600_000;
@@ -28,8 +31,8 @@ pub(super) fn check(
     for template in config.route.topics() {
         presence(config, template, kafka_state, findings);
     }
-    if let Some(Err(error)) = &kafka_state.may_create {
-        findings.failure("topic_creation", error.clone(), "Check `[topics]` and the brokers' logs");
+    if let Some(error) = not_created(&kafka_state.may_create) {
+        findings.failure("topic_creation", error, "Check `[topics]` and the brokers' logs");
     }
     let before = findings.0.len();
     for (topic, settings) in &kafka_state.topics {
@@ -48,7 +51,7 @@ pub(super) fn check(
             "replicas, min.insync.replicas, max.message.bytes and retention.ms are sufficient",
         );
     }
-    if kafka_state.may_create.is_some() {
+    if !kafka_state.may_create.is_empty() {
         new_topics(config, kafka_state, outbox, findings);
     }
 }
@@ -57,7 +60,9 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
     if !allowed_topics::may_be_written(config, template) {
         return;
     }
-    let count = kafka_state.topics.iter().filter(|(topic, _)| template.may_produce(&topic.name)).count();
+    let count = kafka_state.names.iter().filter(|name| template.may_produce(name)).count();
+    let refused =
+        |topic: &str| kafka_state.may_create.iter().any(|(name, may)| name == topic && may.is_err());
     match (template.fixed(), count) {
         (Some(fixed), 0) if !config.topics.create => {
             findings.error(
@@ -67,6 +72,8 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
                 "Create it, or set `create = true`",
             );
         }
+        // the reason is a finding of its own
+        (Some(fixed), 0) if refused(fixed) => {}
         (Some(fixed), 0) => findings.ok("topics", format!("{fixed} will be created before its first record")),
         (Some(fixed), _) => findings.ok("topics", format!("{fixed} exists")),
         (None, 0) if !config.topics.create => {
@@ -87,6 +94,23 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
             findings.ok("topics", format!("{} of {template}{more}", counted(count, "topic")));
         }
     }
+}
+
+/// Why topics cannot be created: the reason for the first, and which others there are.
+fn not_created(asked: &[(String, Result<(), Error>)]) -> Option<Error> {
+    let mut refused = asked.iter().filter_map(|(topic, may)| Some((topic, may.as_ref().err()?)));
+    let (_, error) = refused.next()?;
+    let others: Vec<&str> = refused.map(|(topic, _)| topic.as_str()).collect();
+    let named = others.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = match others.len() {
+        0 => String::new(),
+        1..=NAMED => format!("; nor can {named}"),
+        all => format!("; nor can {named} and {}", counted(all - NAMED, "other")),
+    };
+    Some(match error.clone() {
+        Error::Definite(refused) => Definite { what: refused.what + &more, ..refused }.into(),
+        Error::Transient(failed) => Transient { what: failed.what + &more, ..failed }.into(),
+    })
 }
 
 pub(super) fn durability(
@@ -232,5 +256,30 @@ ErrorCode::TopicUnavailable,
             "new_topics",
             format!("are created with the replication factor {replicas} and min.insync.replicas = {insync}"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Peer;
+
+    #[test]
+    fn every_topic_that_cannot_be_created_counts() {
+        let asked = |refused: usize| -> Vec<(String, Result<(), Error>)> {
+            let error = |n| Error::transient(Peer::Kafka, format!("cannot create t{n}"));
+            (0..60)
+                .map(|n| (format!("t{n}"), if n >= 60 - refused { Err(error(n)) } else { Ok(()) }))
+                .collect()
+        };
+        for (refused, expected) in [
+            (0, None),
+            (1, Some("cannot create t59")),
+            (3, Some("cannot create t57; nor can t58, t59")),
+            (60, Some("cannot create t0; nor can t1, t2, t3, t4, t5 and 54 others")),
+        ] {
+            let what = not_created(&asked(refused)).map(|error| error.to_string());
+            assert_eq!(what.as_deref(), expected);
+        }
     }
 }

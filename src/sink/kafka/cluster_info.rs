@@ -170,23 +170,38 @@ impl ClusterInfo {
         Ok(settings.collect())
     }
 
-    /// Asks whether `topic` could be made as `[topics]` says, without making it.
+    /// Asks whether `topic` could be created as `[topics]` says, without creating it.
     ///
     /// # Errors
     /// It could not be created.
     pub async fn may_create(&self, topic: &str) -> Result<(), Error> {
+        self.may_create_each(&[topic]).await.pop().unwrap_or(Ok(()))
+    }
+
+    /// The same for each of several topics, in their order.
+    pub async fn may_create_each(&self, topics: &[&str]) -> Vec<Result<(), Error>> {
         let options =
             AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT)).request_timeout(Some(ANSWER_TIMEOUT));
-        let new = new_topic(topic, &self.topics);
-        let results = self.admin.create_topics([&new], &options.validate_only(true)).await;
-        let what = format!("create a topic like {topic}");
-        match results.map_err(|error| error_of_kafka(&what, &error, Exit::Refused))?.into_iter().next() {
-            Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
+        let new: Vec<_> = topics.iter().map(|topic| new_topic(topic, &self.topics)).collect();
+        let what = |topic: &str| format!("create a topic like {topic}");
+        let refused: BTreeMap<String, Code> =
+            match self.admin.create_topics(&new, &options.validate_only(true)).await {
+                Ok(results) => results.into_iter().filter_map(Result::err).collect(),
+                Err(error) => {
+                    return topics
+                        .iter()
+                        .map(|topic| Err(error_of_kafka(&what(topic), &error, Exit::Refused)))
+                        .collect();
+                }
+            };
+        let answer = |topic: &&str| match refused.get(*topic) {
+            Some(code) if *code != Code::TopicAlreadyExists => {
                 let missing = || self.grants.missing_on_topic("CREATE", topic);
-                Err(error_of_request(&what, code, Exit::Refused, missing))
+                Err(error_of_request(&what(topic), *code, Exit::Refused, missing))
             }
             _ => Ok(()),
-        }
+        };
+        topics.iter().map(answer).collect()
     }
 
     /// Runs a call of librdkafka that blocks.
