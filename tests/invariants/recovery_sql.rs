@@ -127,6 +127,40 @@ async fn recovery_steps_send_events_after_publication_is_dropped_under_router() 
     Router::active(&settings).await.stop().await;
 }
 
+/// The saved rows have the columns of their time.
+#[tokio::test]
+async fn recovery_steps_say_what_to_do_about_a_column_that_the_table_has_lost() {
+    let outbox = Outbox::new().await;
+    outbox.execute("ALTER TABLE outbox ADD tenant text DEFAULT 'acme'").await;
+    let Setup { outbox, settings, router, sent } = Setup::of(outbox, |settings| settings).await;
+    router.stop().await;
+    outbox.execute("DROP PUBLICATION outbox_router").await;
+    let gap = gap(&outbox).await;
+    outbox.execute("ALTER TABLE outbox DROP tenant").await;
+    succeeded(settings.run_async(&["init"]).await, &["publication \"outbox_router\": created"]);
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["OBR-3109", "lacks one of their columns, add it, and drop it afterwards"]);
+    let refused = async || {
+        let sql = ended.command("DO ");
+        outbox.client().await.batch_execute(sql).await.unwrap_err().code().unwrap().code().to_owned()
+    };
+    let next = store(&outbox, &ended).await;
+    assert_eq!(refused().await, "42703", "undefined column");
+    outbox.execute("ALTER TABLE outbox ADD tenant text").await;
+    let next: Vec<&str> = next.strip_prefix("outbox-router ").unwrap().split(' ').chain(["--yes"]).collect();
+    succeeded(settings.run_async(&next).await, &["resumes at"]);
+    let router = Router::active(&settings).await;
+    outbox.client().await.batch_execute(ended.command("DO ")).await.unwrap();
+    outbox.all_confirmed().await;
+    outbox.execute("ALTER TABLE outbox DROP tenant").await;
+    outbox.insert("order", "b", "{}").await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = Kafka::shared().records(&outbox.name).await;
+    assert_eq!(records.len(), gap.len() + 2);
+    assert!(gap.iter().chain([&sent]).all(|id| records.iter().any(|record| record.id() == id)));
+}
+
 /// Without checkpoints a start does not notice that the publication was missing, so the running router has to give the steps.
 #[tokio::test]
 async fn recovery_steps_send_events_without_checkpoints() {
