@@ -201,16 +201,22 @@ async fn a_signal_ends_the_password_command_too() {
 
     let folder = tempfile::tempdir().unwrap();
     let file = settings.write_to(&folder);
-    for (signal, number) in [(Signal::Interrupt, 2), (Signal::Terminate, 15), (Signal::HangUp, 1)] {
+    for (signal, number, arguments) in [
+        (Signal::Interrupt, 2, &["slot", "list"][..]),
+        (Signal::Terminate, 15, &["check"]),
+        (Signal::HangUp, 1, &["status"]),
+        (Signal::Interrupt, 2, &["init"]),
+        (Signal::Terminate, 15, &["init"]),
+    ] {
         // nohup, under which tests may run, makes all programs ignore SIGHUP
         let mut command = Command::new("env");
         command.arg("--default-signal").arg(settings.program()).arg("-c").arg(&file);
-        command.args(["slot", "list"]).stdin(Stdio::null());
+        command.args(arguments).stdin(Stdio::null());
         let mut child = process::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
         let program = started(&pid).await;
         assert!(send(signal, child.id()));
         let status = eventually("the command ends", async || child.try_wait().unwrap()).await;
-        assert_eq!(status.signal(), Some(number), "{status:?}");
+        assert_eq!(status.signal(), Some(number), "{arguments:?}: {status:?}");
         is_gone(program).await;
     }
 }

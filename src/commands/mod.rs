@@ -144,7 +144,9 @@ pub fn execute(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Err
     let config = &loaded.config;
     // faults that can be found without a server are reported first
     cluster_info::verify(config)?;
-    if matches!(config.postgres.conninfo.password, Some(Password::Command(_))) {
+    // `init` handles signals while it creates a slot, and before and after that they end it
+    let init = matches!(cli.command, Command::Init(_));
+    if init || matches!(config.postgres.conninfo.password, Some(Password::Command(_))) {
         signals::end_password_command_too()?;
     }
     block_on(async {

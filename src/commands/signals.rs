@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -24,7 +25,7 @@ fn handled() -> MutexGuard<'static, BTreeSet<i32>> {
 }
 
 /// A signal that ends the process ends the program that prints the password first, which is in a process group of its own. The process
-/// still ends by the signal. A signal that it was started to ignore, as by nohup, remains ignored.
+/// still ends by the signal, also after a step that has handled it. A signal that it was started to ignore, as by nohup, remains ignored.
 ///
 /// # Errors
 /// The process cannot open another file, or start a thread.
@@ -78,20 +79,53 @@ pub(super) fn at_signal(kind: SignalKind, mut act: impl FnMut() + Send + 'static
     Ok(())
 }
 
-/// A token that the first signal of one of these kinds cancels.
-pub(super) fn cancelled_by(kinds: &[SignalKind]) -> Result<CancellationToken, Error> {
-    let stop = CancellationToken::new();
-    for kind in kinds {
-        let stop = stop.clone();
-        at_signal(*kind, move || stop.cancel())?;
+/// A token that the first signal of one of these kinds cancels. Once it is dropped, these signals end the process again.
+#[derive(Debug)]
+pub(super) struct StopSignal {
+    token: CancellationToken,
+    kinds: Vec<i32>,
+}
+
+impl Deref for StopSignal {
+    type Target = CancellationToken;
+
+    fn deref(&self) -> &CancellationToken {
+        &self.token
     }
-    Ok(stop)
+}
+
+impl Drop for StopSignal {
+    fn drop(&mut self) {
+        handled().retain(|signal| !self.kinds.contains(signal));
+    }
+}
+
+/// A token that the first signal of one of these kinds cancels.
+///
+/// # Errors
+/// The process cannot open another file.
+pub(super) fn cancelled_by(kinds: &[SignalKind]) -> Result<StopSignal, Error> {
+    let token = CancellationToken::new();
+    for kind in kinds {
+        let token = token.clone();
+        at_signal(*kind, move || token.cancel())?;
+    }
+    Ok(StopSignal { token, kinds: kinds.iter().map(SignalKind::as_raw_value).collect() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use signal_hook::consts::signal::{SIGINT, SIGQUIT, SIGTERM};
+
+    #[tokio::test]
+    async fn a_signal_that_one_step_handled_ends_the_process_again_after_it() {
+        let kind = SignalKind::user_defined2();
+        let during = cancelled_by(&[kind]).unwrap();
+        assert!(handled().contains(&kind.as_raw_value()) && !during.is_cancelled());
+        drop(during);
+        assert!(!handled().contains(&kind.as_raw_value()));
+    }
 
     #[test]
     fn the_mask_says_which_signals_are_ignored() {

@@ -146,8 +146,9 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Default::None,
         "a program and its arguments, run without a shell for each connection: it prints the password and at most a line break after \
          it, 64 KiB in all, within `connect_timeout` of the URL or else ten seconds. For commands that sign tokens, as `aws rds \
-         generate-db-auth-token` does. In a variable, the words are separated by white space. Not together with a password in the URL or \
-         with `password_file`",
+         generate-db-auth-token` does. It ends with the router or command, with all processes of its process group; what has left the \
+         group goes on. In a variable, the words are separated by white space. Not together with a password in the URL or with \
+         `password_file`",
     ),
     text("postgres.slot", "outbox_router", "the logical replication slot"),
     text("postgres.publication", "outbox_router", "the publication"),
