@@ -12,6 +12,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time;
 
+use crate::error::without_numbers;
+
 /// The time limit of a request. The router is on this machine or close to it.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -34,7 +36,7 @@ pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes),
 async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     let stream = TcpStream::connect(at).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => "nothing is listening there".to_owned(),
-        _ => error.to_string(),
+        _ => without_numbers(error.to_string()),
     })?;
     // the answer is not HTTP, or the connection was closed early
     send_request(stream, at, path)

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorCode, with_config_file};
+use crate::error::{Error, ErrorCode, with_config_file, without_numbers};
 
 /// The configuration files to try, in this order, if none is named.
 pub(super) const SEARCH_PATH: [&str; 2] = ["outbox-router.toml", "/etc/outbox-router/outbox-router.toml"];
@@ -186,7 +186,7 @@ pub(super) struct Problems(Vec<Problem>);
 impl Problems {
     /// Records a problem: its place, what is wrong, and the remedy. Neither sentence ends in a full stop or contains a secret.
     pub(super) fn push(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
-        self.0.push(Problem { place, what: what.into(), remedy: remedy.into() });
+        self.0.push(Problem { place, what: without_numbers(what.into()), remedy: remedy.into() });
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -65,7 +65,7 @@ pub struct Transient {
 impl Transient {
     /// A failure of a server that did not say that it is unavailable.
     pub fn new(peer: Peer, what: impl Into<String>) -> Self {
-        Transient { peer, what: what.into(), unavailable: false }
+        Transient { peer, what: without_numbers(what.into()), unavailable: false, refusal: None }
     }
 
     /// A refusal that is retried, because somebody may correct its cause while the router runs.
@@ -239,8 +239,26 @@ impl Error {
     }
 
     fn definite(code: ErrorCode, exit: Exit, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
-        Definite { code, exit, what: what.into(), events: code.into(), remedy: remedy.into() }.into()
+        Definite {
+            code,
+            exit,
+            what: without_numbers(what.into()),
+            events: code.into(),
+            remedy: remedy.into(),
+        }
+        .into()
     }
+}
+
+/// Removes the numbers of the operating system's errors, as in "No such file or directory (os error 2)", which say nothing to a person.
+pub(crate) fn without_numbers(what: String) -> String {
+    const BEGINNING: &str = " (os error ";
+    let mut parts = what.split(BEGINNING);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| match part.split_once(')') {
+        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text + rest,
+        _ => text + BEGINNING + part,
+    })
 }
 
 /// The keys of a failed command's `--json`, which must not change.
@@ -265,5 +283,26 @@ impl Serialize for Error {
         };
         let Events { effect, .. } = events;
         Json { error_code, message, effect, events: events.to_string(), ways }.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operating_systems_number_is_left_out() {
+        for (what, expected) in [
+            (
+                "cannot read a: No such file or directory (os error 2)",
+                "cannot read a: No such file or directory",
+            ),
+            ("a (os error 2); b (os error 13): c", "a; b: c"),
+            ("a (os error x); b (os error 2", "a (os error x); b (os error 2"),
+        ] {
+            assert_eq!(Error::transient(Peer::Postgres, what).to_string(), expected);
+            let refused = Error::refused(ErrorCode::InputOutput, what, "act").to_string();
+            assert!(refused.contains(&format!("{expected}. ")), "{refused}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 
 use super::acls::Grants;
-use super::context::{is_refusal, log, token_error_code, token_status};
+use super::context::{is_refusal, log, token_error_code, token_status, without_times};
 use super::error_policy::{error_of_code, error_of_kafka, error_of_request};
 use super::topics::new_topic;
 use super::unreachable::no_answer;
@@ -245,7 +245,7 @@ impl ClientContext for Quiet {
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         // "all brokers down" follows the reason and says less
         if code != Code::AllBrokersDown || last.is_none() {
-            *last = Some((code, without_users_of_urls(reason).into_owned()));
+            *last = Some((code, without_users_of_urls(&without_times(reason)).into_owned()));
         }
     }
 }

@@ -97,7 +97,7 @@ impl Connection {
 const NO_REASON: &str = "they closed the connections, or do not answer";
 
 /// Removes times and counts, which differ between attempts, so that the same failure is logged once.
-fn without_times(reason: &str) -> String {
+pub(super) fn without_times(reason: &str) -> String {
     let without_times = reason.split_once(" (after ").map_or(reason, |(without_times, _)| without_times);
     // libcurl puts the time in the middle: "Failed to connect to HOST port 443 after 3 ms: Could not connect to server"
     let without_times = match without_times.split_once(" after ") {
