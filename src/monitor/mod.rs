@@ -245,7 +245,7 @@ impl Monitor {
 
     /// What the catalogue watch found out about the slot. Takes a short lock.
     pub fn slot(&self, slot: Slot) {
-        *lock(&self.0.slot) = slot;
+        *lock(&self.0.slot) = Slot { at: Some(rfc3339(self.0.clock.now())), ..slot };
     }
 
     /// The slot headroom at the last check, in this session or an earlier one.

@@ -100,6 +100,9 @@ pub struct InFlight {
 /// The replication slot according to `pg_replication_slots`; null until the first check.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Slot {
+    /// When Postgres was asked, RFC 3339. While it cannot be reached, slot and lag in bytes are as they were then.
+    #[serde(default)]
+    pub at: Option<String>,
     /// How many bytes of log the slot retains.
     pub retained_bytes: Option<u64>,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.

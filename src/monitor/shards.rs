@@ -151,6 +151,7 @@ fn slot(shards: &[StatusReport]) -> Slot {
     let slots = || shards.iter().map(|shard| &shard.slot);
     let severity = |status: &String| exposition::WAL_STATUSES.iter().position(|known| known == status);
     Slot {
+        at: slots().filter_map(|slot| slot.at.clone()).min(),
         retained_bytes: slots().filter_map(|slot| slot.retained_bytes).max(),
         wal_status: slots().filter_map(|slot| slot.wal_status.clone()).max_by_key(severity),
         safe_wal_bytes: slots().filter_map(|slot| slot.safe_wal_bytes).min(),

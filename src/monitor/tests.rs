@@ -141,6 +141,7 @@ pub(crate) fn busy() -> (Monitor, Arc<TestClock>) {
     monitor.heartbeat_enabled(secs(10));
     monitor.heartbeat_received(clock.now(), Duration::from_millis(3));
     monitor.slot(Slot {
+        at: None,
         retained_bytes: Some(1 << 24),
         wal_status: Some("reserved".to_owned()),
         safe_wal_bytes: Some(1 << 26),

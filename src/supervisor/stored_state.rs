@@ -40,6 +40,7 @@ pub(super) async fn show(session: &mut Session, config: &Config, monitor: &Monit
 
 fn show_slot(slot: &Slot, monitor: &Monitor) {
     monitor.slot(monitor::Slot {
+        at: None,
         retained_bytes: slot.retained_bytes,
         wal_status: slot.wal_status.clone(),
         safe_wal_bytes: safe_bytes(slot),

@@ -56,7 +56,8 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     if !report.healthy {
         lines.push(("main loop", format!("stuck for {:.0} s", report.last_turn_seconds)));
     }
-    let behind = report.lag.bytes.map(|behind| format!(", {} of log", bytes(behind))).unwrap_or_default();
+    let at = as_of(report);
+    let behind = report.lag.bytes.map(|behind| format!(", {} of log{at}", bytes(behind))).unwrap_or_default();
     let how = if report.reading_in_bulk { ", read in bulk" } else { "" };
     lines.push(("lag", format!("{:.1} s{behind}{how}", report.lag.seconds)));
     lines.push((
@@ -80,14 +81,14 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push((
             "slot",
             format!(
-                "{status}, retains {}{}{}",
+                "{status}, retains {}{}{}{at}",
                 bytes(retained),
                 left.unwrap_or_default(),
                 lasts.unwrap_or_default()
             ),
         ));
     } else if let Some(status) = &report.slot.wal_status {
-        lines.push(("slot", status.clone()));
+        lines.push(("slot", format!("{status}{at}")));
     }
     if let Some(heartbeat) = &report.heartbeat {
         lines.push(("heartbeat", heartbeat_line(heartbeat)));
@@ -120,6 +121,15 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("last problem", format!("{} {}", problem.at, problem.what)));
     }
     lines
+}
+
+/// From when what Postgres has told is, if the router is not connected to it now.
+fn as_of(report: &StatusReport) -> String {
+    let connected = matches!(report.state, StateKind::Active | StateKind::Waiting | StateKind::Stopping);
+    match &report.slot.at {
+        Some(at) if !connected => format!(", as of {at}"),
+        _ => String::new(),
+    }
 }
 
 fn state(report: &StatusReport) -> String {

@@ -41,6 +41,26 @@ fn the_table_of_a_router_in_trouble() {
 }
 
 #[test]
+fn what_postgres_told_before_it_went_away_is_not_shown_as_current() {
+    let (monitor, clock) = crate::monitor::tests::busy();
+    let line = |name: &str| {
+        let text = show(&found(&monitor), "shop.outbox_router", &PLAIN);
+        text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned()
+    };
+    assert!(
+        !line("lag").contains("as of") && !line("slot").contains("as of"),
+        "{}{}",
+        line("lag"),
+        line("slot")
+    );
+    clock.advance(Duration::from_secs(600));
+    monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason: "down".to_owned() });
+    for name in ["lag", "slot"] {
+        assert!(line(name).ends_with(", as of 2026-01-01T00:00:01.000Z"), "{}", line(name));
+    }
+}
+
+#[test]
 fn a_narrow_terminal_wraps_what_is_long() {
     let text = show(&found(&busy()), "shop.outbox_router", &TableStyle { colours: false, width: Some(50) });
     assert!(text.lines().all(|line| line.chars().count() <= 50), "{text}");

@@ -116,6 +116,7 @@ impl<S: Transport> SlotSource<S> {
         let changed = self.headroom.add_sample(std::time::Instant::now(), slot);
         let (before, room) = (self.monitor.slot_headroom_level(), self.headroom.level());
         self.monitor.slot(monitor::Slot {
+            at: None,
             retained_bytes: slot.retained_bytes,
             wal_status: slot.wal_status.clone(),
             safe_wal_bytes: safe_bytes(slot),
