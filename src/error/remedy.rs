@@ -127,7 +127,7 @@ impl Remedy {
         self.ways.is_empty()
     }
 
-    /// As lines for a person, each command on a line of its own. Every line is indented.
+    /// As lines for a person, each command on a line of its own. Every line is indented. A single step has no number.
     pub fn in_lines(&self) -> String {
         let mut text = String::new();
         for Way { name, steps } in &self.ways {
@@ -136,9 +136,11 @@ impl Remedy {
                 text.push_str(&format!("  {name}:\n"));
                 indent = "    ";
             }
+            let numbered = steps.len() > 1;
             for (Step { text: step, commands }, number) in steps.iter().zip(1..) {
                 let end = if commands.is_empty() { "" } else { ":" };
-                text.push_str(&format!("{indent}{number}. {step}{end}\n"));
+                let number = if numbered { format!("{number}. ") } else { String::new() };
+                text.push_str(&format!("{indent}{number}{step}{end}\n"));
                 for command in commands {
                     text.push_str(&format!("{indent}     {command}\n"));
                 }
@@ -227,7 +229,7 @@ mod tests {
     fn a_sentence_is_one_step() {
         let remedy = Remedy::from("Set it");
         assert_eq!(remedy.to_string(), "Set it");
-        assert_eq!(remedy.in_lines(), "  1. Set it\n");
+        assert_eq!(remedy.in_lines(), "  Set it\n");
         assert!(Remedy::from("").is_empty());
         assert_eq!(remedy.then(Step::new("Start")).to_string(), "(1) Set it. (2) Start");
     }

@@ -53,7 +53,7 @@ async fn bad_input_in_the_configuration_exits_with_2_before_any_connection() {
     let mut ended = Router::start(&no_file).exits(2).await;
     // what OpenSSL says differs from version to version
     let (what, of_openssl) = ended.log.split_once("location failed: ").unwrap();
-    let (_, remedy) = of_openssl.split_once(". ").unwrap();
+    let (_, remedy) = of_openssl.rsplit_once("\n  ").unwrap();
     ended.log = format!("{what}location failed: OPENSSL'S REASON. {remedy}");
     sentences.add("kafka.'ssl.ca.location' = \"/nowhere/ca.pem\"", &ended, &[]);
     let ended = Router::start(&settings().set("topics.partitions", 0)).exits(2).await;

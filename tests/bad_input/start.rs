@@ -206,7 +206,7 @@ async fn bad_input_of_a_low_limit_of_open_files_exits_with_2() {
         let ended = Router::with_max_files(&Settings::new(&outbox, &kafka), files).exits(2).await;
         let reason = format!(
             "error: OBR-2005: The limit of open files is {files}, and the router needs at least 64\n  Events: delayed, not lost: they wait in the log until the \
-             router runs\n  1. Raise it (ulimit -n"
+             router runs\n  Raise it (ulimit -n"
         );
         assert!(ended.log.contains(&reason), "{}", ended.log);
         if files == 14 {

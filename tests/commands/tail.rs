@@ -397,12 +397,7 @@ async fn tail_reports_errors_before_it_prints_anything() {
     for (settings, arguments, code, reason) in [
         (&settings, &["--since", "soon"][..], 2, "\"soon\" is not a log position"),
         (&settings, &["--shard", "1"], 2, "there are no shards"),
-        (
-            &settings.clone().set("shards.count", 2),
-            &[],
-            2,
-            "tail reads one shard at a time\n  1. Add --shard",
-        ),
+        (&settings.clone().set("shards.count", 2), &[], 2, "tail reads one shard at a time\n  Add --shard"),
         (&renamed("postgres.publication"), &[], 1, "the publication nowhere does not exist"),
         (&renamed("outbox.table"), &[], 1, "nowhere does not exist"),
         (&renamed("postgres.slot"), &["--since", "0/1"], 3, "slot nowhere does not exist"),

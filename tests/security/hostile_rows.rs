@@ -16,7 +16,10 @@ async fn assert_stops(settings: &Settings, outbox: &Outbox, case: &str, insert: 
     let control = |c: char| c.is_control() && c != '\n';
     // a line of the log, or one of the message: what it means for events, a way out, a step or a command
     let own = |line: &str| {
-        let step = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+        let step = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_digit())
+                || text.ends_with(". Then start the router again. Nothing was skipped")
+        };
         let of_message = |text: &str| {
             ["Events: ", "To park this event", "To go on without", "outbox-router "]
                 .iter()

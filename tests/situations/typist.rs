@@ -23,21 +23,26 @@ struct Step {
     commands: Vec<String>,
 }
 
-/// The ways out of a message: names, numbered steps and commands are told apart by their indentation.
+/// The ways out of a message: names, steps and commands are told apart by their indentation. A single step has no number.
 pub(crate) fn ways(message: &str) -> Vec<Way> {
+    let indented = |line: &str| line.len() - line.trim_start().len();
     let mut ways: Vec<Way> = Vec::new();
-    for line in message.lines().skip(1) {
+    let mut lines = message.lines().skip(1).peekable();
+    while let Some(line) = lines.next() {
         let text = line.trim_start();
-        match line.len() - text.len() {
-            2 | 4 if text.starts_with(|c: char| c.is_ascii_digit()) => {
+        match indented(line) {
+            2 if text.starts_with("Events: ") => {}
+            2 if lines.peek().is_some_and(|next| indented(next) == 4) => {
+                ways.push(Way { name: text.trim_end_matches(':').to_owned(), steps: Vec::new() });
+            }
+            2 | 4 => {
                 if ways.is_empty() {
                     ways.push(Way::default());
                 }
-                let text = text.split_once(". ").unwrap().1.to_owned();
+                let number = |(number, _): &(&str, &str)| number.parse::<u8>().is_ok();
+                let text = text.split_once(". ").filter(number).map_or(text, |(_, text)| text).to_owned();
                 ways.last_mut().unwrap().steps.push(Step { text, commands: Vec::new() });
             }
-            2 if text.starts_with("Events: ") => {}
-            2 => ways.push(Way { name: text.trim_end_matches(':').to_owned(), steps: Vec::new() }),
             _ => ways.last_mut().unwrap().steps.last_mut().unwrap().commands.push(text.to_owned()),
         }
     }
