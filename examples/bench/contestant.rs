@@ -16,10 +16,11 @@ use tokio::time::sleep;
 
 use crate::bare_reader::{self, Server};
 use crate::case::Case;
-use crate::debezium::{self, Peers};
+use crate::debezium::{self, Debezium};
 use crate::measure::catch_up;
 use crate::measure::ground::{Ground, Run};
 use crate::measure::progress::Progress;
+use crate::polling_loop;
 use crate::stage::process::{cpu_time, peak_memory};
 use crate::topics::Topics;
 
@@ -79,10 +80,11 @@ pub(crate) enum Contestant {
     Debezium {
         tuned: bool,
     },
+    PollingLoop,
 }
 
 impl Contestant {
-    /// The contestants that need no further programs.
+    /// The router in all its forms, and the readers that are its bounds.
     pub(crate) fn own() -> Vec<Contestant> {
         use DeliveryMode::{AtLeastOnce, ExactlyOnce};
         let of_each_transport = Transport::ALL.into_iter().flat_map(|over| {
@@ -103,9 +105,6 @@ impl Contestant {
         ];
         of_each_transport.chain(further).collect()
     }
-
-    pub(crate) const PEERS: [Contestant; 2] =
-        [Contestant::Debezium { tuned: false }, Contestant::Debezium { tuned: true }];
 
     /// A short name, for where only the case is of interest.
     pub(crate) const OF_CASES: [Contestant; 3] = [
@@ -129,6 +128,7 @@ impl Contestant {
             Contestant::BareShards(over) => format!("{SHARDS} bare readers of shards, {}", over.name()),
             Contestant::Debezium { tuned: false } => "Debezium, default".to_owned(),
             Contestant::Debezium { tuned: true } => "Debezium, tuned".to_owned(),
+            Contestant::PollingLoop => "polling loop".to_owned(),
         }
     }
 
@@ -140,6 +140,7 @@ impl Contestant {
             | Contestant::Router(over, _)
             | Contestant::InBulk(over, _)
             | Contestant::Shards(over, _) => over,
+            Contestant::PollingLoop => Transport::Tcp,
             Contestant::PgRecvlogical | Contestant::Debezium { .. } => Transport::Tls,
         }
     }
@@ -166,7 +167,7 @@ pub(crate) struct Measurement {
     pub(crate) events_per_second: f64,
     /// From the start of the process, or of the reading, to the first event.
     pub(crate) first_after_seconds: Option<f64>,
-    /// From then to the last event, for a router and for Debezium.
+    /// From then to the last event, for a router and its peers.
     #[serde(default)]
     pub(crate) seconds: Option<f64>,
     /// User and system time from its start to the last event.
@@ -206,7 +207,7 @@ pub(crate) struct Place {
     pub(crate) tcp_url: String,
     pub(crate) unix_url: String,
     pub(crate) pg_recvlogical: PathBuf,
-    pub(crate) peers: Option<Peers>,
+    pub(crate) debezium: Option<Debezium>,
     pub(crate) topics: Topics,
     /// Events delivered during warm-up.
     pub(crate) warmed_up: AtomicU64,
@@ -239,6 +240,7 @@ pub(crate) async fn catch_up(
             }
         }
         Contestant::Debezium { tuned } => debezium::catch_up(place, &base, case, tuned, progress).await?,
+        Contestant::PollingLoop => polling_loop::catch_up(place, &base, case, progress).await?,
     };
     Ok(Measurement {
         case: case.name.clone(),

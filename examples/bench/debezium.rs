@@ -1,15 +1,13 @@
-//! The peer: Debezium in Kafka Connect, with its default settings and with faster ones.
+//! The peer with a slot: Debezium in Kafka Connect, with its default settings and with faster ones.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use indicatif::HumanCount;
-use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::arrivals;
 use crate::case::Case;
 use crate::connect::{Installation, Setup, Task, Worker};
 use crate::contestant::{Measured, PUBLICATION, Place};
@@ -18,18 +16,17 @@ use crate::measure::progress::Progress;
 use crate::measure::writers::Load;
 use crate::stage::process::{cpu_time, peak_memory};
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-const ANSWER: Duration = Duration::from_secs(5);
-const NOTHING_ARRIVES_FOR: Duration = Duration::from_secs(120);
+/// How long it may take from its start until it reads its slot.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Connect's own default.
 const FLUSH: Duration = Duration::from_secs(60);
 /// The settings that its authors and users recommend for low latency.
 const TUNED: [(&str, &str); 3] =
     [("poll.interval.ms", "1"), ("max.batch.size", "8192"), ("max.queue.size", "32768")];
 
-/// The installation of the peers.
+/// Where Debezium is installed.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct Debezium {
     pub(crate) installation: Installation,
     /// Folder for settings, logs and positions.
     pub(crate) folder: PathBuf,
@@ -43,12 +40,13 @@ struct Running {
 }
 
 async fn start(place: &Place, slot: &str, topic: &str, tuned: bool) -> anyhow::Result<Running> {
-    let peers = place.peers.as_ref().context("the peers are not installed")?;
+    let debezium = place.debezium.as_ref().context("Debezium is not installed")?;
     let name = slot.replace('_', "-");
     let (host, port) = place.tcp.rsplit_once(':').context("the address has no port")?;
     let setup = Setup { tracing: false, keep_offsets: false, flush: FLUSH };
     let mut worker =
-        Worker::start(&peers.installation, setup, &peers.folder.join(&name), &place.ground.brokers).await?;
+        Worker::start(&debezium.installation, setup, &debezium.folder.join(&name), &place.ground.brokers)
+            .await?;
     let mut config = json!({
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",
@@ -106,31 +104,12 @@ pub(crate) async fn catch_up(
     place.topics.make(&topic, case.partitions).await?;
     let started = Instant::now();
     let mut running = start(place, &slot, &topic, tuned).await?;
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", &place.ground.brokers)
-        .create()
-        .context("create a consumer")?;
-    let (mut first, mut counted, mut last, mut looked): (Option<(Instant, u64)>, _, _, _) =
-        (None, 0, started, started);
-    while counted < case.rows {
-        sleep(LOOK_EVERY).await;
-        let now = records(&consumer, &topic, case.partitions)?;
-        if now > counted {
-            (counted, last) = (now, Instant::now());
-            first.get_or_insert((last, counted));
-            progress.now(&format!("{topic}: {} of {} events", HumanCount(counted), HumanCount(case.rows)));
-        }
-        if looked.elapsed() > Duration::from_secs(2) {
-            running.check_running().await?;
-            looked = Instant::now();
-        }
-        ensure!(last.elapsed() < NOTHING_ARRIVES_FOR, "{topic}: {counted} events, and no more arrive");
-    }
-    let (since, before) = first.context("no events counted")?;
+    let counted =
+        arrivals::of_backlog(place, &topic, case, progress, async || running.check_running().await).await?;
     let measured = Measured {
-        events_per_second: (counted - before) as f64 / last.duration_since(since).as_secs_f64(),
-        first_after: Some(since.duration_since(started)),
-        took: Some(last.duration_since(since)),
+        events_per_second: counted.events_per_second(),
+        first_after: Some(counted.first.duration_since(started)),
+        took: Some(counted.took()),
         cpu: Some(cpu_time(running.process)?),
         memory: Some(peak_memory(running.process)?),
     };
@@ -153,26 +132,16 @@ pub(crate) async fn latency(
     place.ground.create_slot(&slot).await?;
     place.topics.make(&topic, crate::measure::ground::PARTITIONS).await?;
     let mut running = start(place, &slot, &topic, tuned).await?;
-    let deadline = Instant::now() + NOTHING_ARRIVES_FOR;
+    let deadline = Instant::now() + START_TIMEOUT;
     while !place.ground.is_read(&slot).await? {
         running.check_running().await?;
         ensure!(Instant::now() < deadline, "Debezium does not read its slot");
         sleep(Duration::from_millis(50)).await;
     }
-    let what = Observed { name, topic: &topic, process: running.process };
+    let what = Observed { postgres: &place.ground.url, name, topic: &topic, process: running.process };
     // if the connector fails, no records arrive, and the measurement fails
     let seen = observe(&place.ground, what, load, span, progress, || Ok(())).await?;
     running.worker.end().await?;
     place.ground.drop_slot(&slot).await?;
     Ok(seen)
-}
-
-/// The number of records in the topic.
-fn records(consumer: &BaseConsumer, topic: &str, partitions: u32) -> anyhow::Result<u64> {
-    let mut count = 0;
-    for partition in 0..i32::try_from(partitions)? {
-        let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER)?;
-        count += u64::try_from(end)?;
-    }
-    Ok(count)
 }

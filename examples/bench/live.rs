@@ -7,8 +7,7 @@ use outbox_router::config::DeliveryMode;
 use tokio::time::sleep;
 
 use crate::bare_producer;
-use crate::contestant::{Contestant, Place};
-use crate::debezium;
+use crate::contestant::Place;
 use crate::measure::ground::Run;
 use crate::measure::latency;
 use crate::measure::progress::Progress;
@@ -19,8 +18,8 @@ use crate::stage::router::status;
 
 /// Loads of one-row transactions.
 const RATES: [u32; 3] = [100, 1_000, 5_000];
-/// The load for peers.
-const RATE_OF_PEERS: u32 = 1_000;
+/// The load for the bare producer, and of the quick measurement.
+const RATE_IN_THE_MIDDLE: u32 = 1_000;
 /// Rows per transaction when the limit is measured.
 const MANY: u32 = 10;
 /// A rate above what any machine writes.
@@ -42,7 +41,7 @@ pub(crate) async fn measure(
     let span = Duration::from_secs(settings.seconds.into());
     let mut loads: Vec<(String, Load)> = RATES
         .into_iter()
-        .filter(|rate| !quick || *rate == RATE_OF_PEERS)
+        .filter(|rate| !quick || *rate == RATE_IN_THE_MIDDLE)
         .map(|rate| (format!("{rate} transactions/s"), Load { rate, rows: 1 }))
         .collect();
     if !quick {
@@ -58,7 +57,7 @@ pub(crate) async fn measure(
     // warm-up: the broker's JVM compiles its code for small batches
     for mode in DeliveryMode::ALL {
         let run = Run::new("bench-warm-up", mode, 0);
-        let load = Load { rate: RATE_OF_PEERS, rows: 1 };
+        let load = Load { rate: RATE_IN_THE_MIDDLE, rows: 1 };
         latency::measure(&place.ground, &run, load, span, progress).await?;
     }
     for round in 1..=settings.latency_rounds {
@@ -69,19 +68,11 @@ pub(crate) async fn measure(
                 let contestant = format!("router, {}", mode.name());
                 measured.latency.push(said(progress, contestant, called, *load, round, found.seen));
             }
-            if load.rows == 1 && load.rate == RATE_OF_PEERS {
+            if load.rows == 1 && load.rate == RATE_IN_THE_MIDDLE {
                 let topic = format!("bench-bare-producer-{round}");
                 let seen = bare_producer::latency(place, &topic, load.rate, span).await?;
                 let contestant = bare_producer::NAME.to_owned();
                 measured.latency.push(said(progress, contestant, called, *load, round, seen));
-            }
-            if settings.peers && load.rows == 1 && load.rate == RATE_OF_PEERS {
-                for peer in Contestant::PEERS {
-                    let tuned = peer == Contestant::Debezium { tuned: true };
-                    let name = format!("bench-latency-debezium-{}-{round}", u8::from(tuned));
-                    let seen = debezium::latency(place, &name, tuned, *load, span, progress).await?;
-                    measured.latency.push(said(progress, peer.name(), called, *load, round, seen));
-                }
             }
         }
         place.ground.client.batch_execute("TRUNCATE outbox").await?;
@@ -129,7 +120,7 @@ async fn maximum(place: &Place, span: Duration, progress: &Progress) -> anyhow::
     router.start()?;
     router.wait_until_ready().await?;
     let load = Load { rate: WITHOUT_PAUSE, rows: MANY };
-    let mut writers = Writers::start(&place.ground, &run.name, load).await?;
+    let mut writers = Writers::start(&place.ground.url, &run.name, load).await?;
     progress.now("looking for the most that is delivered while writers write");
     sleep(EVENLY).await;
     let (begun, before) = (Instant::now(), status(router.admin()).await?.totals.events);

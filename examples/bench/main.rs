@@ -3,6 +3,7 @@
 //!
 //! `scripts/bench` starts the servers and runs this program; see its `--help`.
 
+mod arrivals;
 mod bare_producer;
 mod bare_reader;
 mod case;
@@ -18,7 +19,9 @@ mod live;
 mod measure;
 mod new_topics;
 mod overview;
+mod peers;
 mod plots;
+mod polling_loop;
 mod report;
 #[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
@@ -38,11 +41,12 @@ use outbox_router::terminal;
 use crate::case::Case;
 use crate::connect::Installation;
 use crate::contestant::{Contestant, Place, SHARDS, Transport, bulk_pairs};
-use crate::debezium::Peers;
+use crate::debezium::Debezium;
 use crate::measure::ground::Ground;
 use crate::measure::machine::Machine;
 use crate::measure::progress::Progress;
 use crate::measure::writers::{Load, Writers};
+use crate::polling_loop::Poll;
 use crate::report::{COMPARED, Grown, Measured, Part, Report, Settings};
 use crate::stage::program;
 use crate::topics::Topics;
@@ -67,6 +71,9 @@ enum What {
         /// Folder for the plots
         folder: PathBuf,
     },
+    /// Runs the polling loop of the comparison until it is killed
+    #[command(hide = true)]
+    Poll(Poll),
 }
 
 #[derive(Debug, Args)]
@@ -92,7 +99,7 @@ struct Measure {
     /// Folder for configuration and logs
     #[arg(long, default_value = ".services/bench/bench")]
     folder: PathBuf,
-    /// Measures only this; may be repeated [default: all]
+    /// Measures only this; may be repeated [default: all but peers]
     #[arg(long)]
     part: Vec<Part>,
     /// Compares only contestants over this transport; may be repeated [default: all]
@@ -128,10 +135,8 @@ struct Measure {
     /// File for the measurements, as JSON
     #[arg(long, default_value = "bench.json")]
     json: PathBuf,
-    /// Measures Debezium too
-    #[arg(long, requires_all = ["java", "connect_classpath", "plugins"])]
-    peers: bool,
-    #[arg(long)]
+    /// Java for Debezium, which the part `peers` needs
+    #[arg(long, requires_all = ["connect_classpath", "plugins"])]
     java: Option<PathBuf>,
     /// Classpath of Kafka Connect
     #[arg(long)]
@@ -145,7 +150,7 @@ struct Measure {
 }
 
 impl Measure {
-    fn peers(&self) -> Option<Peers> {
+    fn debezium(&self) -> Option<Debezium> {
         let installation = Installation {
             java: self.java.clone()?,
             connect_classpath: self.connect_classpath.clone()?,
@@ -154,7 +159,7 @@ impl Measure {
             plugins_with_tracing: self.plugins.clone()?,
             log_settings: self.log_settings.clone(),
         };
-        self.peers.then(|| Peers { installation, folder: self.folder.join("peers") })
+        Some(Debezium { installation, folder: self.folder.join("debezium") })
     }
 
     fn settings(&self) -> Settings {
@@ -182,7 +187,6 @@ impl Measure {
                 self.transport.clone()
             },
             only: self.case.clone(),
-            peers: self.peers,
         }
     }
 }
@@ -196,6 +200,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.what {
         What::Measure(cli) => measure_and_report(&cli).await,
         What::Draw { report, folder } => draw(&report, &folder),
+        What::Poll(poll) => polling_loop::run(&poll).await.map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -235,7 +240,7 @@ async fn measure(cli: &Measure, measured: &mut Measured) -> anyhow::Result<(Mach
         tcp_url: format!("{}?sslmode=disable", cli.postgres),
         unix_url: format!("host={socket} port={port} user=postgres dbname=postgres"),
         pg_recvlogical: cli.pg_recvlogical.clone(),
-        peers: cli.peers(),
+        debezium: cli.debezium(),
         warmed_up: AtomicU64::new(0),
     };
     let outcome = parts(&place, cli, measured).await;
@@ -271,6 +276,9 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
     if is_wanted(Part::Growth) {
         growth(place, &settings, &progress, measured).await?;
     }
+    if is_wanted(Part::Peers) {
+        peers::measure(place, &settings, &progress, measured).await?;
+    }
     if is_wanted(Part::NewTopics) {
         new_topics::measure(place, &settings, &progress, &mut measured.new_topics).await?;
     }
@@ -280,14 +288,14 @@ async fn parts(place: &Place, cli: &Measure, measured: &mut Measured) -> anyhow:
 /// The approximate number of measurements.
 fn steps(settings: &Settings) -> u64 {
     let of = |part, count: usize| if settings.parts.contains(&part) { count as u64 } else { 0 };
-    let peers = if settings.peers { Contestant::PEERS.len() } else { 0 };
     let compared = settings.contestants().len();
     let (rounds, of_cases) = (settings.rounds as usize, settings.case_rounds as usize);
     of(Part::Compare, compared * rounds)
         + of(Part::BulkReads, settings.bulk_cases().len() * 2 * settings.transports.len() * rounds)
         + of(Part::Cases, settings.varied_cases().len() * Contestant::OF_CASES.len() * of_cases)
-        + of(Part::Latency, (9 + peers) * settings.latency_rounds as usize)
+        + of(Part::Latency, 9 * settings.latency_rounds as usize)
         + of(Part::Growth, settings.growing_cases().len() * of_cases)
+        + of(Part::Peers, peers::steps(settings))
         + of(Part::NewTopics, new_topics::steps(settings))
 }
 
@@ -318,7 +326,7 @@ async fn of_case(
         0 => None,
         count => {
             let load = Load { rate: count, rows: 1 };
-            Some(Writers::start_many(&place.ground, &backlog, load, count).await?)
+            Some(Writers::start_many(&place.ground.url, &backlog, load, count).await?)
         }
     };
     for round in 1..=rounds {
@@ -411,7 +419,7 @@ mod tests {
         ];
         match Cli::parse_from(arguments.iter().chain(more)).what {
             What::Measure(cli) => cli.settings(),
-            What::Draw { .. } => panic!(),
+            What::Draw { .. } | What::Poll(_) => panic!(),
         }
     }
 

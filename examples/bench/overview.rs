@@ -1,14 +1,13 @@
-//! The picture of the README: throughput, memory and latency next to Debezium.
+//! The picture of the README: throughput, memory and latency next to Debezium and a polling loop.
 
 use std::fmt::Write;
 
 use indicatif::HumanCount;
-use outbox_router::config::DeliveryMode;
 
 use crate::chart::{STYLE, escaped};
-use crate::contestant::{Contestant, Transport};
-use crate::measure::latency::Seen;
-use crate::report::{COMPARED, Measured};
+use crate::contestant::Contestant;
+use crate::peers;
+use crate::report::Measured;
 use crate::stage::figures::Spread;
 
 const WIDTH: f64 = 860.0;
@@ -17,15 +16,9 @@ const FIGURES: f64 = 110.0;
 const TITLE: f64 = 34.0;
 const BAR: f64 = 22.0;
 
-/// The router as it is by default, and its peers.
-const COMPARED_HERE: [(&str, &str, Contestant); 3] = [
-    ("outbox-router", "router, at-least-once", Contestant::InBulk(Transport::Tls, DeliveryMode::AtLeastOnce)),
-    ("Debezium", "Debezium, default", Contestant::Debezium { tuned: false }),
-    ("Debezium, tuned", "Debezium, tuned", Contestant::Debezium { tuned: true }),
-];
-
-/// The load under which latency is shown.
-const LOAD: &str = "1000 transactions/s";
+/// The labels of the bars.
+const NAMES: [&str; peers::CONTESTANTS.len()] =
+    ["outbox-router", "Debezium", "Debezium, tuned", "polling loop"];
 
 struct Panel {
     title: &'static str,
@@ -36,33 +29,34 @@ struct Panel {
 
 /// The picture, if the report has figures for each of its panels.
 pub(crate) fn draw(measured: &Measured) -> Option<String> {
-    let throughput = COMPARED_HERE
-        .into_iter()
-        .filter_map(|(name, _, who)| Some((name, measured.of(COMPARED, who).events_per_second()?.median)));
-    let memory = COMPARED_HERE
-        .into_iter()
-        .filter_map(|(name, _, who)| Some((name, measured.of(COMPARED, who).memory()?.median)));
-    let seen = measured.under(LOAD);
-    let latency = COMPARED_HERE.into_iter().filter_map(|(name, called, _)| {
-        let (_, rounds) = seen.iter().find(|(who, _)| *who == called)?;
-        Some((name, Spread::of(rounds.iter().map(|seen: &&Seen| seen.p50_ms))?.median))
-    });
+    let bars = |figure: &dyn Fn(Contestant) -> Option<Spread>| {
+        let contestants = NAMES.into_iter().zip(peers::CONTESTANTS);
+        contestants.filter_map(|(name, contestant)| Some((name, figure(contestant)?.median))).collect()
+    };
+    let caught_up = |contestant| measured.of(peers::CASE, contestant);
     let panels = [
         Panel {
             title: "Events a second, with a backlog",
             unit: "more is better",
             decimals: 0,
-            bars: throughput.collect(),
+            bars: bars(&|contestant| caught_up(contestant).events_per_second()),
         },
-        Panel { title: "Memory, MB", unit: "less is better", decimals: 0, bars: memory.collect() },
+        Panel {
+            title: "Memory, MB",
+            unit: "less is better",
+            decimals: 0,
+            bars: bars(&|contestant| caught_up(contestant).memory()),
+        },
         Panel {
             title: "Milliseconds from COMMIT to consumer, at 1,000 transactions a second",
             unit: "median; less is better",
             decimals: 1,
-            bars: latency.collect(),
+            bars: bars(&|contestant| {
+                Spread::of(measured.latencies(contestant).iter().map(|seen| seen.p50_ms))
+            }),
         },
     ];
-    panels.iter().all(|panel| panel.bars.len() == COMPARED_HERE.len()).then(|| drawn(&panels))
+    panels.iter().all(|panel| panel.bars.len() == NAMES.len()).then(|| drawn(&panels))
 }
 
 fn drawn(panels: &[Panel]) -> String {

@@ -39,7 +39,7 @@ fn catch_up(report: &Report) -> Chart {
             Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
             Contestant::Router(..) | Contestant::InBulk(..) | Contestant::Shards(..) => 0,
             Contestant::PgRecvlogical => 2,
-            Contestant::Debezium { .. } => 3,
+            Contestant::Debezium { .. } | Contestant::PollingLoop => 3,
         };
         let spread = report.measured.of(COMPARED, contestant).events_per_second()?;
         Some(Group { label: contestant.name(), bars: vec![(series, spread)] })
@@ -47,7 +47,7 @@ fn catch_up(report: &Report) -> Chart {
     Chart {
         title: "Catch-up with a backlog".to_owned(),
         unit: "events a second; median, least and most".to_owned(),
-        series: ["outbox-router", "bare reader, throws everything away", "pg_recvlogical", "Debezium"]
+        series: ["outbox-router", "bare reader, throws everything away", "pg_recvlogical"]
             .map(str::to_owned)
             .to_vec(),
         groups: bars.collect(),

@@ -11,6 +11,7 @@ use crate::measure::machine::Machine;
 use crate::measure::table;
 use crate::measure::writers::Load;
 use crate::new_topics::{self, NewTopics};
+use crate::peers;
 use crate::stage::figures::{Spread, ratio};
 
 /// CPU times are given per this many events.
@@ -32,6 +33,8 @@ pub(crate) enum Part {
     Latency,
     /// Time per event as something grows
     Growth,
+    /// The router next to Debezium and a polling loop
+    Peers,
     /// A backlog for thousands of topics that do not exist
     #[value(name = "new-topics")]
     #[serde(rename = "new-topics")]
@@ -53,7 +56,6 @@ pub(crate) struct Settings {
     /// Parts of the names of the cases that are measured; empty for all.
     #[serde(default)]
     pub(crate) only: Vec<String>,
-    pub(crate) peers: bool,
 }
 
 impl Settings {
@@ -77,8 +79,7 @@ impl Settings {
 
     /// The contestants that are compared.
     pub(crate) fn contestants(&self) -> Vec<Contestant> {
-        let peers = if self.peers { &Contestant::PEERS[..] } else { &[] };
-        let all = Contestant::own().into_iter().chain(peers.iter().copied());
+        let all = Contestant::own().into_iter();
         all.filter(|contestant| self.transports.contains(&contestant.transport())).collect()
     }
 }
@@ -127,6 +128,11 @@ pub(crate) struct Measured {
     pub(crate) growth: Vec<Grown>,
     #[serde(default)]
     pub(crate) new_topics: Vec<NewTopics>,
+    /// What the router and its peers caught up with, and their latencies.
+    #[serde(default)]
+    pub(crate) peer_cases: Vec<Case>,
+    #[serde(default)]
+    pub(crate) peers: Vec<Lateness>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -151,8 +157,13 @@ impl Measured {
 
     /// The ratios to the bare reader of the same transport, round by round.
     pub(crate) fn to_bound(&self, case: &str, contestant: Contestant) -> Option<Spread> {
-        self.pairs(case, contestant, contestant.bound(), |found, bound| {
-            ratio(found.events_per_second, bound.events_per_second)
+        self.ratios(case, contestant, contestant.bound())
+    }
+
+    /// The ratios of the events per second to those of another contestant, round by round.
+    pub(crate) fn ratios(&self, case: &str, contestant: Contestant, other: Contestant) -> Option<Spread> {
+        self.pairs(case, contestant, other, |found, other| {
+            ratio(found.events_per_second, other.events_per_second)
         })
     }
 
@@ -250,9 +261,15 @@ impl Report {
     pub(crate) fn render(&self) -> String {
         let lines = self.machine.lines().into_iter().chain([self.settings_line()]).chain(self.idle_line());
         let mut text = table::circumstances(lines);
-        let new_topics = new_topics::render(&self.measured.new_topics);
-        let parts =
-            [self.compared(), self.bulk_reads(), self.cases(), self.latency(), self.growth(), new_topics];
+        let parts = [
+            self.compared(),
+            self.bulk_reads(),
+            self.cases(),
+            self.latency(),
+            self.growth(),
+            peers::render(&self.measured, self.settings.seconds),
+            new_topics::render(&self.measured.new_topics),
+        ];
         for part in parts.into_iter().flatten() {
             text.push('\n');
             text.push_str(&part);
@@ -368,33 +385,12 @@ impl Report {
 
     fn latency(&self) -> Option<String> {
         (!self.measured.latency.is_empty()).then_some(())?;
-        let header = [
-            "latency",
-            "transactions/s written",
-            "p50, ms",
-            "p99, ms",
-            "longest, ms",
-            "CPU-s in 8 s",
-            "memory, MB",
-        ];
-        let mut table = table::figures(&header);
-        for load in self.measured.loads() {
-            for (contestant, rounds) in self.measured.under(&load) {
-                let of = |figure: fn(&Seen) -> f64| Spread::of(rounds.iter().copied().map(figure));
-                let span = f64::from(self.settings.seconds);
-                let cpu = Spread::of(rounds.iter().map(|seen| seen.cpu_seconds / span * 8.0));
-                table.add_row([
-                    format!("{load}: {contestant}"),
-                    table::spread(of(|seen| seen.transactions_per_second), 0),
-                    table::spread(of(|seen| seen.p50_ms), 1),
-                    table::spread(of(|seen| seen.p99_ms), 1),
-                    table::spread(of(|seen| seen.longest_ms), 1),
-                    table::spread(cpu, 2),
-                    table::spread(of(|seen| seen.peak_memory_bytes as f64 / 1e6), 1),
-                ]);
-            }
-        }
-        Some(table::rendered(table))
+        let loads = self.measured.loads();
+        let found = loads.iter().flat_map(|load| {
+            let contestants = self.measured.under(load).into_iter();
+            contestants.map(move |(contestant, rounds)| (format!("{load}: {contestant}"), rounds))
+        });
+        Some(latency_table("latency", found, self.settings.seconds))
     }
 
     fn growth(&self) -> Option<String> {
@@ -414,6 +410,37 @@ impl Report {
         }
         Some(table::rendered(table))
     }
+}
+
+/// A table of the latencies that were measured for this many seconds, with a row for each name.
+pub(crate) fn latency_table<'a>(
+    title: &str,
+    found: impl IntoIterator<Item = (String, Vec<&'a Seen>)>,
+    seconds: u32,
+) -> String {
+    let mut table = table::figures(&[
+        title,
+        "transactions/s written",
+        "p50, ms",
+        "p99, ms",
+        "longest, ms",
+        "CPU-s in 8 s",
+        "memory, MB",
+    ]);
+    for (name, rounds) in found {
+        let of = |figure: fn(&Seen) -> f64| Spread::of(rounds.iter().copied().map(figure));
+        let cpu = Spread::of(rounds.iter().map(|seen| seen.cpu_seconds / f64::from(seconds) * 8.0));
+        table.add_row([
+            name,
+            table::spread(of(|seen| seen.transactions_per_second), 0),
+            table::spread(of(|seen| seen.p50_ms), 1),
+            table::spread(of(|seen| seen.p99_ms), 1),
+            table::spread(of(|seen| seen.longest_ms), 1),
+            table::spread(cpu, 2),
+            table::spread(of(|seen| seen.peak_memory_bytes as f64 / 1e6), 1),
+        ]);
+    }
+    table::rendered(table)
 }
 
 /// The case that all contestants run.

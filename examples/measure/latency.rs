@@ -101,7 +101,7 @@ pub(crate) async fn measure(
     let mut router = ground.router(run, "only")?;
     let process = router.start()?;
     router.wait_until_ready().await?;
-    let what = Observed { name: &run.name, topic: &run.topic, process };
+    let what = Observed { postgres: &ground.url, name: &run.name, topic: &run.topic, process };
     let seen = observe(ground, what, load, span, progress, || router.check_running()).await?;
     router.stop().await?;
     ground.drop_slot(&run.slot()).await?;
@@ -111,6 +111,8 @@ pub(crate) async fn measure(
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Observed<'a> {
+    /// URL for the writers.
+    pub(crate) postgres: &'a str,
     /// The aggregate type of the events that are written for it.
     pub(crate) name: &'a str,
     /// The topic of these events.
@@ -129,7 +131,7 @@ pub(crate) async fn observe(
 ) -> anyhow::Result<Seen> {
     let mut reading = reading(ground, what.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
-    let mut writers = Writers::start(ground, what.name, load).await?;
+    let mut writers = Writers::start(what.postgres, what.name, load).await?;
     let from = Instant::now() + WARM_UP;
     let (mut cpu_before, mut begun) = (Duration::ZERO, false);
     while from.elapsed() < span {

@@ -11,7 +11,7 @@ use tokio::time::sleep_until;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::ground::{Ground, Id, connect, id};
+use super::ground::{Id, connect, id};
 use crate::stage::consumer::Received;
 
 const WRITERS: u32 = 4;
@@ -45,13 +45,13 @@ pub(crate) struct Writers {
 
 impl Writers {
     /// Starts writers that commit events of the aggregate type `kind` until they are stopped.
-    pub(crate) async fn start(ground: &Ground, kind: &str, load: Load) -> anyhow::Result<Self> {
-        Self::start_many(ground, kind, load, WRITERS).await
+    pub(crate) async fn start(postgres: &str, kind: &str, load: Load) -> anyhow::Result<Self> {
+        Self::start_many(postgres, kind, load, WRITERS).await
     }
 
-    /// The same with `count` writers, each on a connection of its own, which share the load.
+    /// Starts `count` writers, each on a connection of its own, which share the load.
     pub(crate) async fn start_many(
-        ground: &Ground,
+        postgres: &str,
         kind: &str,
         load: Load,
         count: u32,
@@ -59,7 +59,7 @@ impl Writers {
         let (ledger, stop) = (Ledger::default(), CancellationToken::new());
         let mut clients = Vec::new();
         for _ in 0..count {
-            clients.push(connect(&ground.url).await?);
+            clients.push(connect(postgres).await?);
         }
         let begin = tokio::time::Instant::now();
         let mut tasks = JoinSet::new();

@@ -57,7 +57,7 @@ pub(crate) async fn measure(
 
     let mut reading = reading(ground, &run.topic)?;
     let (mut records, mut arrived) = (Vec::new(), HashMap::new());
-    let mut writers = Writers::start(ground, &run.name, LOAD).await?;
+    let mut writers = Writers::start(&ground.url, &run.name, LOAD).await?;
     // the first record creates the topic
     while arrived.is_empty() {
         sleep(LOOK_EVERY).await;
