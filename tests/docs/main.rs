@@ -5,6 +5,7 @@
 
 mod blocks;
 mod book;
+mod packages;
 
 use std::collections::BTreeSet;
 use std::fs;
