@@ -62,6 +62,15 @@ step_site() { "$root/scripts/docs"; }
 
 step_fuzz() { with_progress cargo check --locked --manifest-path fuzz/Cargo.toml; }
 
+# Builds each crate from its package, as users get it, and uploads nothing.
+step_publish() {
+  if ! printf '%s\n' 1.90 "$(rust_version)" | sort --version-sort --check=quiet; then
+    warn "cargo $(rust_version) cannot publish a workspace, 1.90 can: whether the crates can be published is not checked"
+    return 0
+  fi
+  with_progress cargo publish --workspace --dry-run --locked --allow-dirty
+}
+
 step_licences() {
   need_tool cargo-deny "$deny_version"
   "$deny" check --hide-inclusion-graph bans licenses sources
