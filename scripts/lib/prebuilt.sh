@@ -11,15 +11,21 @@ need_tool() { cached "$1-$2" install_tool "$1" "$2"; }
 
 # install_tool NAME VERSION FOLDER
 install_tool() {
-  python3 -c 'import ensurepip' &>/dev/null || need_packages python3-venv
-  if python3 -m venv "$3/venv" &>/dev/null &&
-    "$3/venv/bin/pip" install --quiet --no-deps --disable-pip-version-check "astral-dev-toolchain-$1==$2" &>/dev/null; then
-    mkdir "$3/bin"
-    mv "$3/venv/bin/$1" "$3/bin/"
-  else
-    say "compiling $1 $2, once; this takes some minutes"
-    # in a separate target folder, so that its libraries do not mix with the project's
-    CARGO_TARGET_DIR=$3/target cargo install --quiet --locked "$1@$2" --root "$3" </dev/null
-  fi
-  rm -rf "$3/venv" "$3/target"
+  need_venv
+  from_pypi "astral-dev-toolchain-$1==$2" "$3" &>/dev/null && return
+  say "compiling $1 $2, once; this takes some minutes"
+  # in a separate target folder, so that its libraries do not mix with the project's
+  CARGO_TARGET_DIR=$3/target cargo install --quiet --locked "$1@$2" --root "$3" </dev/null
+  rm -rf "$3/target"
+}
+
+need_venv() { python3 -c 'import ensurepip' &>/dev/null || need_packages python3-venv; }
+
+# from_pypi PACKAGE... FOLDER: installs these packages alone. Their programs are then in FOLDER/bin.
+from_pypi() {
+  local folder=${*: -1} code=0
+  python3 -m venv "$folder/venv" &&
+    "$folder/venv/bin/pip" install --quiet --no-deps --disable-pip-version-check --target "$folder" "${@:1:$#-1}" || code=$?
+  rm -rf "$folder/venv"
+  return "$code"
 }

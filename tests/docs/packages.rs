@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{ROOT, read};
+use super::{ROOT, links, read};
 
 #[track_caller]
 fn is_a_copy(copy: &str, original: &str) {
@@ -34,4 +34,12 @@ fn the_chart_has_the_manifests() {
             &format!("packaging/kubernetes/{name}.yaml"),
         );
     }
+}
+
+/// Who reads it has unpacked an archive, not a checkout.
+#[test]
+fn the_readme_of_the_archives_links_to_no_file() {
+    let readme = read("packaging/archive/README.md");
+    let links = links(&readme);
+    assert!(!links.is_empty() && links.iter().all(|link| link.starts_with("https://")), "{links:?}");
 }
