@@ -48,8 +48,10 @@ pub(super) fn own_publication_with_rows(catalog: &Catalog, source: OutboxSource<
         .sql(show),
         Step::new(start(
             source,
-            " Insert the saved rows again, in place of rows that are still there: these are deleted first, with what references them ON \
-             DELETE CASCADE. If that fails because the table lacks one of their columns, add it, and drop it afterwards. Their events come after newer ones of their aggregates, and every reader of the table's changes sees them again.",
+            &format!(
+                " Insert the saved rows again{}, and every reader of the table's changes sees them again.",
+                recovery_sql::REPLACED
+            ),
         ))
         .typing(run(source))
         .sql(send)

@@ -30,6 +30,11 @@ pub struct Recovery {
     pub send: String,
 }
 
+/// What a person has to know before typing [`Recovery::send`]. It continues "insert them again".
+pub const REPLACED: &str = ", in place of rows that are still there: these are deleted first, with what references them ON DELETE CASCADE. If that \
+     fails because the table lacks one of their columns, add it, and drop it afterwards. Their events come after newer ones of their \
+     aggregates";
+
 /// Whose rows the statements are about, for a router of one shard.
 pub fn of_which_shards(source: OutboxSource<'_>) -> &'static str {
     match source.shard {

@@ -46,11 +46,11 @@ pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, positi
             recovery_sql::of_which_shards(source)
         ).trim_end().trim_end_matches('.'))
         .sql(show),
-        Step::new(
+        Step::new(format!(
             "Run the `slot advance` command of step 1. The events that it counts as never sent are the saved ones: the router goes on \
-             after them. Start it, and insert them again, in place of rows that are still there: these are deleted first, with what references \
-             them ON DELETE CASCADE. If that fails because the table lacks one of their columns, add it, and drop it afterwards. Their events come after newer ones of their aggregates",
-        )
+             after them. Start it, and insert them again{}",
+            recovery_sql::REPLACED
+        ))
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
         .sql(send),
     ])
