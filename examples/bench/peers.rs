@@ -38,8 +38,7 @@ pub(crate) async fn measure(
     measured: &mut Measured,
 ) -> anyhow::Result<()> {
     let case = Case { payload: 286, ..Case::plain(CASE, settings.rows) };
-    of_case(place, case.clone(), &CONTESTANTS, settings.rounds, progress, measured).await?;
-    measured.peer_cases.push(case);
+    of_case(place, case, &CONTESTANTS, settings.rounds, progress, measured).await?;
     let span = Duration::from_secs(settings.seconds.into());
     // warm-up: the broker's JVM compiles its code for small batches
     under_load(place, ROUTER, 0, span, progress).await?;
@@ -81,7 +80,7 @@ async fn under_load(
 
 /// A table of the catch-up, and one of the latencies.
 pub(crate) fn render(measured: &Measured, seconds: u32) -> Option<String> {
-    (!measured.peer_cases.is_empty()).then_some(())?;
+    (!measured.of(CASE, ROUTER).0.is_empty()).then_some(())?;
     let mut table = table::figures(&[
         "peers, catch-up",
         "events/s",

@@ -39,7 +39,8 @@ fn catch_up(report: &Report) -> Chart {
             Contestant::BareReader(_) | Contestant::GatheringReader(_) | Contestant::BareShards(_) => 1,
             Contestant::Router(..) | Contestant::InBulk(..) | Contestant::Shards(..) => 0,
             Contestant::PgRecvlogical => 2,
-            Contestant::Debezium { .. } | Contestant::PollingLoop => 3,
+            // these have a picture of their own
+            Contestant::Debezium { .. } | Contestant::PollingLoop => return None,
         };
         let spread = report.measured.of(COMPARED, contestant).events_per_second()?;
         Some(Group { label: contestant.name(), bars: vec![(series, spread)] })

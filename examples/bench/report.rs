@@ -128,9 +128,7 @@ pub(crate) struct Measured {
     pub(crate) growth: Vec<Grown>,
     #[serde(default)]
     pub(crate) new_topics: Vec<NewTopics>,
-    /// What the router and its peers caught up with, and their latencies.
-    #[serde(default)]
-    pub(crate) peer_cases: Vec<Case>,
+    /// The latencies of the router and its peers.
     #[serde(default)]
     pub(crate) peers: Vec<Lateness>,
 }
