@@ -23,13 +23,13 @@ const COMMANDS: [&str; 12] = [
     "tail",
 ];
 
-/// Lets all remedies from now on name this configuration file.
+/// From now on, the commands in remedies name this configuration file.
 pub fn repeat_config_file(file: &Path) {
     // there is one file in a process
     let _ = OPTION.set(option(file));
 }
 
-/// `FILE` stands for a pipe, which cannot be read again, and for a name that has to be quoted: some commands are made by SQL.
+/// A pipe cannot be read again, and a name that has to be quoted would break the commands that SQL makes: both become `FILE`.
 fn option(file: &Path) -> String {
     let name = std::path::absolute(file).ok().filter(|file| file.is_file());
     let name = name.as_deref().and_then(Path::to_str).filter(|name| shell_word(name) == *name);

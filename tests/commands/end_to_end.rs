@@ -186,7 +186,7 @@ async fn end_to_end_an_event_in_another_topic_is_not_found() {
     router.stop().await;
 }
 
-/// A row that the role may not see, it could not delete again.
+/// The role cannot delete a row that it may not see.
 #[tokio::test]
 async fn end_to_end_under_row_level_security_nothing_is_left() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());

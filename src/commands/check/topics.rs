@@ -104,8 +104,8 @@ fn not_created(asked: &[(String, Result<(), Error>)]) -> Option<Error> {
     let named = others.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
     let more = match others.len() {
         0 => String::new(),
-        1..=NAMED => format!("; nor can {named}"),
-        all => format!("; nor can {named} and {}", counted(all - NAMED, "other")),
+        1..=NAMED => format!("; nor can {named} be created"),
+        all => format!("; nor can {named} and {} be created", counted(all - NAMED, "other")),
     };
     Some(match error.clone() {
         Error::Definite(refused) => Definite { what: refused.what + &more, ..refused }.into(),
@@ -275,8 +275,8 @@ mod tests {
         for (refused, expected) in [
             (0, None),
             (1, Some("cannot create t59")),
-            (3, Some("cannot create t57; nor can t58, t59")),
-            (60, Some("cannot create t0; nor can t1, t2, t3, t4, t5 and 54 others")),
+            (3, Some("cannot create t57; nor can t58, t59 be created")),
+            (60, Some("cannot create t0; nor can t1, t2, t3, t4, t5 and 54 others be created")),
         ] {
             let what = not_created(&asked(refused)).map(|error| error.to_string());
             assert_eq!(what.as_deref(), expected);

@@ -123,7 +123,7 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// From when what Postgres has told is, if the router is not connected to it now.
+/// When Postgres last answered, if the router is not connected to it now.
 fn as_of(report: &StatusReport) -> String {
     let connected = matches!(report.state, StateKind::Active | StateKind::Waiting | StateKind::Stopping);
     match &report.slot.at {

@@ -133,7 +133,7 @@ fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setti
     }
 }
 
-/// Filters that choose among the tables. Once all outboxes are named, those matter only that leave one of them out.
+/// Filters that choose among the tables. Once all outboxes are named, a filter matters only if it leaves one of them out.
 fn filters(translation: &mut Translation, outboxes: &Outboxes) {
     for name in ["schema.include.list", "schema.exclude.list", "table.exclude.list", "table.ignore.builtin"] {
         let Some(setting) = translation.settings.take(name) else { continue };
@@ -206,7 +206,7 @@ impl Outboxes {
     }
 }
 
-/// Tells the expressions of a list that name a table literally from the others.
+/// Separates the expressions of a list that name a table literally from the others.
 fn tables(list: &str) -> Outboxes {
     let mut outboxes = Outboxes::default();
     for member in split(list) {

@@ -178,7 +178,7 @@ impl ClusterInfo {
         self.may_create_each(&[topic]).await.pop().unwrap_or(Ok(()))
     }
 
-    /// The same for each of several topics, in their order.
+    /// Asks the same question about each of several topics, in one request. The answers are in their order.
     pub async fn may_create_each(&self, topics: &[&str]) -> Vec<Result<(), Error>> {
         let options =
             AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT)).request_timeout(Some(ANSWER_TIMEOUT));
