@@ -11,7 +11,7 @@ use crate::measure::latency::{self, Seen};
 use crate::measure::progress::Progress;
 use crate::measure::table;
 use crate::measure::writers::Load;
-use crate::report::{CPU_OF, Lateness, Measured, Settings, latency_table};
+use crate::report::{Lateness, Measured, Settings, latency_table};
 use crate::{debezium, of_case, polling_loop};
 
 /// The name of the case in which they catch up.
@@ -85,7 +85,7 @@ pub(crate) fn render(measured: &Measured, seconds: u32) -> Option<String> {
         "peers, catch-up",
         "events/s",
         "router, times as fast",
-        "CPU-s per 500,000",
+        "CPU-s",
         "memory (VmHWM), MB",
         "first event after, s",
     ]);
@@ -95,7 +95,7 @@ pub(crate) fn render(measured: &Measured, seconds: u32) -> Option<String> {
             contestant.name(),
             table::spread(rounds.events_per_second(), 0),
             table::spread(measured.ratios(CASE, ROUTER, contestant), 2),
-            table::spread(rounds.cpu(CPU_OF), 2),
+            table::spread(rounds.cpu_seconds(), 2),
             table::spread(rounds.memory(), 1),
             table::spread(rounds.first(), 2),
         ]);

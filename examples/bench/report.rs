@@ -235,6 +235,11 @@ impl Rounds<'_> {
         Spread::of(self.0.iter().filter_map(cpu))
     }
 
+    /// The CPU time of all events, in seconds.
+    pub(crate) fn cpu_seconds(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().filter_map(|found| found.cpu_seconds))
+    }
+
     pub(crate) fn memory(&self) -> Option<Spread> {
         Spread::of(self.0.iter().filter_map(|found| Some(found.peak_memory_bytes? as f64 / 1e6)))
     }

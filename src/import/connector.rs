@@ -68,7 +68,13 @@ fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
 pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Result<(), Error> {
     // if the connector names a converter, the worker's settings for that converter are ignored
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
-    for (name, value) in entries(worker)? {
+    let entries = entries(worker)?;
+    if !entries.iter().any(|(name, _)| name == "bootstrap.servers") {
+        let what = "--worker-config: there are no bootstrap.servers in it";
+        let remedy = "Name the properties file that the Connect worker was started with";
+        return Err(Error::usage(ErrorCode::DebeziumConfiguration, what, remedy));
+    }
+    for (name, value) in entries {
         let shown = format!("{name} (worker)");
         if let Some(converter) = CONVERTERS.into_iter().find(|converter| name.starts_with(converter)) {
             if !own.contains(&converter) {

@@ -75,3 +75,8 @@ pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
 pub(super) fn list(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|member| !member.is_empty())
 }
+
+/// Whether this word is in the list that the setting contains, in either case.
+pub(super) fn lists(setting: &Setting, word: &str) -> bool {
+    list(&setting.value).any(|listed| listed.eq_ignore_ascii_case(word))
+}

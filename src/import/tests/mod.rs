@@ -57,6 +57,25 @@ fn a_standalone_connector_with_values_kept_elsewhere() {
 }
 
 #[test]
+fn an_update_that_debezium_skips_does_not_stop_the_router() {
+    let stops = |import: &Import| import.configuration.contains("on_update");
+    assert!(stops(&imported(EQUIVALENT)));
+    let skipping = EQUIVALENT.replacen('{', "{ \"skipped.operations\": \"U,d\",", 1);
+    let import = imported(&skipping);
+    assert!(!stops(&import));
+    let named = import.findings.iter().any(|finding| finding.setting.ends_with("table.op.invalid.behavior"));
+    assert!(named);
+}
+
+#[test]
+fn a_worker_file_without_brokers_is_refused() {
+    for text in ["offset.flush.interval.ms=1000", "{ \"bootstrap.servers\": \"kafka:9092\" }"] {
+        let error = import(TUTORIAL, &with(None, Some(text))).unwrap_err();
+        assert!(error.to_string().contains("--worker-config: there are no bootstrap.servers"), "{error}");
+    }
+}
+
+#[test]
 fn debezium_server() {
     insta::assert_snapshot!(shown(&imported(SERVER)));
 }
@@ -139,7 +158,8 @@ fn options_of_a_converter_that_is_not_named_are_findings() {
     };
     let alone = imported(&format!("{router}{options}"));
     // the worker's converter uses the worker's options
-    let worker = "value.converter=org.apache.kafka.connect.json.JsonConverter\nkey.converter.a=b\n";
+    let worker = "value.converter=org.apache.kafka.connect.json.JsonConverter\nkey.converter.a=b\n\
+                  bootstrap.servers=kafka:9092\n";
     let under = import(&format!("{router}{options}"), &with(None, Some(worker))).unwrap();
     let elsewhere = imported(&format!("{router}value.converter=${{env:CONVERTER}}\nvalue.converter.y=2\n"));
     insta::assert_snapshot!([alone, under, elsewhere].map(|import| of_converters(&import)).join("\n\n"));

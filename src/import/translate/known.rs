@@ -2,7 +2,7 @@
 
 use super::Translation;
 use crate::import::findings::Level::{self, Differs, Ignored, NoEquivalent, Note};
-use crate::import::settings::{list, matches_pattern};
+use crate::import::settings::{list, lists, matches_pattern};
 
 /// Settings that share one explanation.
 struct Known {
@@ -111,8 +111,8 @@ const KNOWN: &[Known] = &[
         Differs,
         &["errors.tolerance"],
         &["none"],
-        "Connect skips records that it cannot convert; the router does not skip events: it stops and names the event \
-         (exit code 3)",
+        "With `all` Connect skips records that it cannot convert or send, and so loses events; the router stops and \
+         names the event (exit code 3), or parks it with `policy = \"park\"` in `[dead_letters]`",
     ),
     known(
         Differs,
@@ -324,7 +324,7 @@ pub(super) fn translate(translation: &mut Translation) {
 /// Only inserts matter.
 fn skipped_operations(translation: &mut Translation) {
     let Some(setting) = translation.take_any("skipped.operations") else { return };
-    if setting.value.split(',').any(|operation| operation.trim().eq_ignore_ascii_case("c")) {
+    if lists(&setting, "c") {
         let meaning = "The connector skips inserts, so that no event was sent; the router sends them";
         translation.find(Differs, &setting, meaning);
     }

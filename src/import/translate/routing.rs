@@ -3,7 +3,7 @@
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
-use crate::import::settings::{Setting, Settings};
+use crate::import::settings::{Setting, Settings, lists};
 use crate::import::write::{Section, key, quoted};
 use crate::topic_name;
 
@@ -240,6 +240,11 @@ impl Router<'_> {
             self.translation.set(Section::Route, "tombstone_on_empty", "true", &setting);
         }
         let Some(setting) = self.unlike("table.op.invalid.behavior", "on_update", "warn") else { return };
+        if self.translation.settings.get("skipped.operations").is_some_and(|skipped| lists(skipped, "u")) {
+            let meaning = "Debezium skips updates (skipped.operations), and so it never applied this; the router \
+                           warns of an update";
+            return self.translation.find(Level::Note, &setting, meaning);
+        }
         let action = match setting.value.to_ascii_lowercase().as_str() {
             "error" => "error",
             "fatal" => "stop",
