@@ -1,11 +1,15 @@
 //! `check` reports each problem with its level, a sentence and a remedy.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use outbox_router::error::Remedy;
+use pg_logical::Environment;
+use pg_logical::connect::Startup;
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::session::Session;
 use serde_json::Value;
 
 use crate::situations::page::keep;
@@ -13,6 +17,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::connect;
 use crate::support::place::{Place, Ran};
+use crate::support::process;
 use crate::support::settings::Settings;
 
 /// The findings of `check --json`.
@@ -408,6 +413,37 @@ fn status_without_a_router_shows_the_slot() {
     assert!(slot["problem"].is_null() && slot["retained_bytes"].is_u64(), "{slot}");
     let text = place.run(&["status"]).out;
     assert!(text.contains(&format!("slot {}: nobody reads it", place.name)), "{text}");
+}
+
+/// As a connector does that is only paused.
+#[tokio::test]
+async fn the_slot_has_a_reader_that_is_not_a_router() {
+    let place = ready();
+    let conninfo = ConnInfo::parse(&place.url("postgres"), &Environment::empty()).unwrap();
+    let startup = Startup { replication: true, application_name: "Debezium Streaming", ..Startup::default() };
+    let mut session = Session::connect(&conninfo, &startup).await.unwrap();
+    let sql = format!(
+        "START_REPLICATION SLOT {0} LOGICAL 0/0 (proto_version '1', publication_names '{0}')",
+        place.name
+    );
+    // it does not expect a stream, which has begun then
+    session.query(&sql).await.unwrap_err();
+    let found = Found::at(&place);
+    found.assert_errors(&[]);
+    let text = found.of("slot");
+    assert!(text.starts_with("warning: ") && text.contains("application_name Debezium Streaming"), "{text}");
+    assert!(text.contains("is not a router\n-> Stop it"), "{text}");
+
+    let mut router = process::start(&mut place.command(&["run"]));
+    let mut lines = BufReader::new(router.stderr.take().unwrap()).lines();
+    let waits = lines.find(|line| line.as_ref().unwrap().contains("waiting for the slot")).unwrap().unwrap();
+    router.kill().unwrap();
+    router.wait().unwrap();
+    assert!(
+        waits.contains("Debezium Streaming") && waits.contains("which is not a router: stop it"),
+        "{waits}"
+    );
+    drop(session);
 }
 
 /// Each bookmark takes a slot.

@@ -113,7 +113,8 @@ fn a_running_router_is_named_as_the_reader_of_the_slot() {
     while !Found::at(&place).of("slot").contains(&reader) {
         assert!(Instant::now() < deadline, "{}", Found::at(&place).of("slot"));
     }
-    assert_eq!(Found::at(&place).code, 0);
+    let found = Found::at(&place);
+    assert!(found.code == 0 && found.of("slot").starts_with("ok"), "{}", found.of("slot"));
     assert!(place.run(&["status"]).out.contains(&reader));
     router.kill().unwrap();
     router.wait().unwrap();

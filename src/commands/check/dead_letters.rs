@@ -11,6 +11,7 @@ use crate::postgres::dead_letters::sql::{
     PARKED_ARE_GONE, READABLE, REQUIRED_PRIVILEGES, TABLE, count, count_both, count_of_others, still_parked,
     table_remedy,
 };
+use crate::quantity::counted;
 
 /// How many other routers are listed by name.
 const NAMED: usize = 5;
@@ -58,17 +59,22 @@ pub(super) async fn check(
         return Ok(());
     }
     let rows = session.query(&count_both(&config.name, "true")).await?;
-    let count = |n: usize| rows.first().and_then(|row| row.get(n)).unwrap_or("0").to_owned();
-    if count(0) == "0" {
+    let count = |n: usize| rows.first().and_then(|row| row.get(n)?.parse::<u64>().ok()).unwrap_or_default();
+    if count(0) == 0 {
         findings.ok("dead_letters", "the router can park events, and none are parked");
     } else {
         findings.warning(
             "dead_letters",
-            format!("{} events are parked, of {} aggregates", count(0), count(1)),
+            parked(count(0), count(1)),
             "List them with `outbox-router dead-letters list`, then `retry` or `discard` them",
         );
     }
     others(session, config, findings).await
+}
+
+/// `2 parked events of 1 aggregate`
+fn parked(events: u64, aggregates: u64) -> String {
+    format!("{} of {}", counted(events, "parked event"), counted(aggregates, "aggregate"))
 }
 
 /// A router that does not park refuses to start while there are parked events.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorCode};
 use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::slot_headroom::{self, Level};
+use crate::postgres::slot_lock;
 use crate::quantity::bytes;
 
 pub(super) async fn check(
@@ -29,9 +30,15 @@ pub(super) async fn check(
         findings.warning("slot", &waiting.what, remedy);
         return Ok(());
     }
-    if findings.result("slot", checked, fine)
-        && let Some(slot) = &catalog.slot
-    {
+    let reader = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
+    if checked.is_ok() && reader.is_some() && slot_lock::holder(session, name).await? != reader {
+        let remedy = "Stop it before you start the router, which waits for as long as it is connected. A Debezium \
+                      connector that is only paused stays connected: PUT /connectors/NAME/stop";
+        findings.warning("slot", format!("{fine}; the reader is not a router"), remedy);
+    } else if !findings.result("slot", checked, fine) {
+        return Ok(());
+    }
+    if let Some(slot) = &catalog.slot {
         check_headroom(name, slot, findings);
     }
     Ok(())
