@@ -92,6 +92,27 @@ async fn a_dry_run_shows_what_is_sent_and_touches_nothing() {
 }
 
 #[test]
+fn without_a_time_the_newest_rows_are_those_that_were_written_last() {
+    let place = Place::new().with("OUTBOX__COLUMNS__CREATED_AT", "false");
+    assert_eq!(place.run(&["init"]).code, 0);
+    let insert = |key: &str| {
+        place.psql(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '{key}', 'made', '{{}}')"
+        ));
+    };
+    for key in ["1", "2", "3"] {
+        insert(key);
+    }
+    // the next row gets the place of the first
+    place.psql("DELETE FROM outbox WHERE aggregate_id = '1'");
+    place.psql("VACUUM outbox");
+    insert("4");
+    let rows = shown(&place.run(&["preview", "--json", "--limit", "2"]));
+    let keys: Vec<&Value> = rows.iter().map(|row| &row["key"]).collect();
+    assert_eq!(keys, ["4", "3"]);
+}
+
+#[test]
 fn json_on_standard_input_needs_no_server() {
     let place = Place::new()
         .with("POSTGRES__URL", "postgres://nobody@127.0.0.1:1/none")

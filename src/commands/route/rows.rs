@@ -79,7 +79,7 @@ pub(in crate::commands) async fn of_table(
     Ok(())
 }
 
-/// The newest rows first, if the table has a column `created_at`.
+/// The newest rows first: by `created_at`, or else by the transactions that wrote them.
 fn select(config: &Config, args: &PreviewArgs, table: &TableName, columns: &[Column]) -> String {
     let names: Vec<String> = columns.iter().map(|column| quoting::identifier(&column.name)).collect();
     let wanted = match &args.id {
@@ -90,7 +90,7 @@ fn select(config: &Config, args: &PreviewArgs, table: &TableName, columns: &[Col
     let created_at = Field::CreatedAt.column(&config.outbox.columns);
     let order = match created_at.filter(|name| find(columns, name).is_some()) {
         Some(name) => format!(" ORDER BY {} DESC NULLS LAST", quoting::identifier(name)),
-        None => String::new(),
+        None => " ORDER BY pg_catalog.age(xmin), ctid DESC".to_owned(),
     };
     format!(
         "SELECT xmin::text, {} FROM {}{wanted}{order} LIMIT {}",
