@@ -466,7 +466,8 @@ fn another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> ResumeConfli
 fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
     let StartFacts { router, slot, confirmed, bookmark, rows, .. } = *found;
     let find_out = Step::new(
-        "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none. If Kafka's data was \
+        "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none, or if Debezium read the \
+         slot and sent its events. If Kafka's data was \
          restored to an earlier state, the events committed between the two positions are missing in this Kafka. If another client moved the \
          slot or created it again, they may be missing: find out who did (the server's log shows each START_REPLICATION, and with \
          log_statement = 'all' each pg_replication_slot_advance)",

@@ -174,6 +174,12 @@ fn hostile_names_are_quoted_everywhere() {
         r#"SELECT "the ""id""", aggregate_type, aggregate_id, event_type, "order", headers FROM "My $$ Schema"."Out""b'\ox""#,
     );
     assert_eq!(row, format!("{}|order|1|placed|{{\"a\": 1}}|{{}}\n", id.trim()));
+    let arguments = place.psql(
+        "SELECT string_agg(name || ' ' || format_type(type, NULL), ', ' ORDER BY n) FROM pg_proc p, \
+         unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS of_type (name, type, n) WHERE p.proname = 'emit'",
+    );
+    let page = include_str!("../../docs/sql-functions.md").replace(['[', ']'], "").replace(" = {}", "");
+    assert!(page.contains(&format!("| `emit({})` | `uuid` |", arguments.trim())), "{arguments}");
     // the same with the script, after which init must find nothing to do
     let other = Place::new()
         .with("OUTBOX__TABLE", r#""My $$ Schema"."Out""b'\ox""#)
