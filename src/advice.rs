@@ -253,7 +253,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::FollowServerHint => server.map_or(SERVER_LOG.into(), general_remedy),
         Remedy::CorrectPassword { user } => format!(
-                "Correct the password (postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'"
+                "Correct the password (postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'. If there is no such role yet, `outbox-router init --role {user}` with an administrator's --url makes it"
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(

@@ -15,7 +15,7 @@ use axum::Router;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorCode};
-use crate::monitor::Monitors;
+use crate::monitor::{Monitors, StatusReport};
 pub(crate) use routes::metrics_page;
 
 /// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
@@ -82,9 +82,23 @@ impl AdminServer {
     }
 }
 
+/// Names the router that has the address, if it is one.
+pub(crate) async fn with_occupant(listen: &str, error: Error) -> Error {
+    let Error::Definite(mut definite) = error else { return error };
+    if let Some(before) = definite.what.strip_suffix(OCCUPIED)
+        && let Ok((_, body)) = client::get(listen, "/status").await
+        && let Ok(report) = serde_json::from_slice::<StatusReport>(&body)
+    {
+        definite.what = format!("{before}the router {} runs there", report.name);
+    }
+    definite.into()
+}
+
+const OCCUPIED: &str = "another process listens there";
+
 fn unavailable(listen: &str, error: &io::Error, remedy: &str) -> Error {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
+        io::ErrorKind::AddrInUse => OCCUPIED.to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         io::ErrorKind::InvalidInput => "it is not of the form host:port".to_owned(),

@@ -195,6 +195,16 @@ fn an_address_in_use_is_named_with_the_key_to_change() {
     insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"OBR-2006: The admin endpoint cannot listen at <listen>: another process listens there. Events: delayed, not lost: they wait in the log until the router runs. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
 }
 
+#[tokio::test]
+async fn a_router_that_has_the_address_is_named() {
+    let first = AdminServer::start("127.0.0.1:0", Monitor::new("shop.outbox_router")).unwrap();
+    let listen = first.address().to_string();
+    let refused = AdminServer::start(&listen, Monitor::new("shop.outbox_router")).unwrap_err();
+    let named = with_occupant(&listen, refused).await.to_string();
+    assert!(named.contains(&format!("at {listen}: the router shop.outbox_router runs there. ")), "{named}");
+    first.end();
+}
+
 #[test]
 fn an_invalid_address_is_named_with_the_key_to_change() {
     let message = |listen| AdminServer::start(listen, Monitor::new("r")).unwrap_err().to_string();

@@ -55,6 +55,8 @@ pub(super) fn validate(
 #[derive(Default)]
 struct Report {
     file: Option<String>,
+    /// They override the file.
+    variables: Vec<String>,
     problems: Vec<Problem>,
     /// Faults that have no place in the file.
     errors: Vec<Error>,
@@ -87,7 +89,7 @@ impl Report {
             Ok(loaded) => {
                 self.errors.extend(cluster_info::verify(&loaded.config).err());
                 self.errors.extend(Contracts::configured(&loaded.config).err());
-                self.warnings = loaded.warnings;
+                (self.variables, self.warnings) = (loaded.variables, loaded.warnings);
             }
             Err(problems) => self.problems = problems,
         }
@@ -114,7 +116,13 @@ impl Report {
         }
         let Some(last) = self.errors.pop() else {
             terminal::print(&match &self.file {
-                Some(file) => format!("{file}: the configuration is valid\n"),
+                Some(file) if self.variables.is_empty() => format!("{file}: the configuration is valid\n"),
+                Some(file) => {
+                    format!(
+                        "{file}, overridden by {}: the configuration is valid\n",
+                        self.variables.join(", ")
+                    )
+                }
                 None => "the configuration is valid (environment only, no file)\n".to_owned(),
             })?;
             return Ok(Completion::Success);

@@ -41,7 +41,7 @@ use crate::cli::{Cli, Command, RouteArgs};
 use crate::config::Config;
 use crate::config::load::{self, Brokers, ConfigFile, load_file};
 use crate::config::log::Log;
-use crate::error::{Error, ErrorCode, Exit, Peer, repeat_config_file};
+use crate::error::{Effect, Error, ErrorCode, Exit, Peer, repeat_config_file};
 use crate::sink::kafka::cluster_info;
 use crate::terminal;
 
@@ -93,7 +93,22 @@ impl Inputs {
 ///
 /// # Errors
 /// What stopped the command; [`exit_code`] turns it into the process's exit code.
-pub fn execute(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> {
+pub fn execute(cli: Cli, inputs: Inputs) -> Result<Completion, Error> {
+    let prepares = matches!(cli.command, Command::Init(_));
+    perform(cli, inputs).map_err(|error| match error {
+        // before `init` nothing retains events
+        Error::Definite(definite)
+            if prepares
+                && definite.events.effect == Effect::Late
+                && definite.events == definite.code.into() =>
+        {
+            Error::from(definite).meaning(Effect::None, "")
+        }
+        error => error,
+    })
+}
+
+fn perform(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> {
     // these need no configuration
     match &cli.command {
         Command::ImportDebezium(args) => return import_debezium::import_debezium(args),

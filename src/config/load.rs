@@ -75,6 +75,8 @@ pub struct Loaded {
     pub config: Config,
     /// The file it was read from; `None` if only the environment was used.
     pub file: Option<PathBuf>,
+    /// The variables that override the file.
+    pub variables: Vec<String>,
     /// Warnings for the user, each as a sentence without a full stop.
     pub warnings: Vec<String>,
 }
@@ -137,7 +139,7 @@ fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -
         )
     };
     let warnings = hidden.into_iter().chain(exposed.into_iter().map(warning)).collect();
-    Ok(Loaded { config: parsed.config, file, warnings })
+    Ok(Loaded { config: parsed.config, file, variables: overlay::variables(env), warnings })
 }
 
 /// Reads only the keys for contracts. `outbox-router contracts` needs neither Postgres nor Kafka.

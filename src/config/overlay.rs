@@ -46,6 +46,15 @@ pub(super) fn apply_variables<'i>(
     }
 }
 
+/// The names of these variables.
+pub(super) fn variables(env: &Environment) -> Vec<String> {
+    let names = env.variables_with_prefix(PREFIX).map(|(name, _)| name);
+    names
+        .filter(|name| !is_service_link(name.strip_prefix(PREFIX).unwrap_or(name)))
+        .map(str::to_owned)
+        .collect()
+}
+
 /// The path of keys to the value. The last key in `kafka` and `topics.config` is a property name with dots.
 fn key_path(key: &str) -> Vec<String> {
     let mut path: Vec<String> = key.to_ascii_lowercase().split("__").map(str::to_owned).collect();

@@ -108,6 +108,7 @@ codes! {
     RouterSchema = 1104, "the router's schema was made by a different version", None, "";
     InitIncomplete = 1105, "init was interrupted, or refused by the server", None, "";
     StandbyAway = 1106, "a standby that Postgres waits for is not connected", Late, WAIT;
+    NotPrepared = 1107, "the database is not prepared for the router", None, "";
     // 2000: configuration, command line and process
     CommandLine = 2001, "invalid arguments on the command line", None, "";
     Configuration = 2002, "the configuration is invalid", Late, WAIT;

@@ -126,8 +126,8 @@ fn everything_is_missing() {
     let place = Place::new();
     let found = Found::at(&place);
     assert_eq!(found.code, 1);
-    assert_eq!(found.checks("error"), BTreeSet::from(["publication", "slot"]));
-    insta::assert_snapshot!(place.masked(&(found.of("slot") + &found.of("publication"))));
+    assert_eq!(found.checks("error"), BTreeSet::from(["slot"]));
+    insta::assert_snapshot!(place.masked(&found.of("slot")));
 }
 
 #[test]

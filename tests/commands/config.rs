@@ -93,6 +93,9 @@ fn validate_names_the_valid_file() {
     assert_eq!((ran.code, &report["valid"], &report["problems"]), (Some(0), &json!(true), &json!([])));
     assert_eq!(report["file"], "outbox-router.toml");
     assert_eq!(report["warnings"].as_array().unwrap().len(), 1);
+    let here = here.set("OUTBOX_ROUTER_POSTGRES__SLOT", "other");
+    let said = "outbox-router.toml, overridden by OUTBOX_ROUTER_POSTGRES__SLOT: the configuration is valid\n";
+    assert_eq!(here.run(&["config", "validate"]).out, said);
     let nothing = Here::with(REQUIRED);
     fs::rename(nothing.file(), nothing.folder.path().join("other.toml")).unwrap();
     let nothing = nothing
@@ -224,7 +227,8 @@ fn the_configuration_may_be_a_pipe() {
         Path::new(env!("CARGO_BIN_EXE_outbox-router")).display()
     );
     let mut command = Command::new("sh");
-    let output = process::output(command.args(["-c", &script]).current_dir(here.folder.path()));
+    command.env_clear().args(["-c", &script]).current_dir(here.folder.path());
+    let output = process::output(&mut command);
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "/dev/stdin: the configuration is valid\n",

@@ -49,6 +49,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::RouterSchema, Decides("the version of the router has to be changed")),
     (Code::InitIncomplete, Decides("the other session has to end; then init is typed again")),
     (Code::StandbyAway, Decides(SERVER)),
+    (Code::NotPrepared, Typed(&["situation_database_not_prepared"])),
     (Code::CommandLine, Decides(ARGUMENTS)),
     (Code::Configuration, Decides(VALUE)),
     (Code::KafkaProperties, Decides(VALUE)),

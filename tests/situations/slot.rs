@@ -9,6 +9,18 @@ use crate::support::shared;
 const DROP: &str = "SELECT pg_drop_replication_slot('SLOT')";
 
 #[tokio::test]
+async fn situation_database_not_prepared() {
+    let mut scene = Scene::of(Outbox::bare(shared::postgres()).await);
+    let ended = Router::start(&scene.settings).exits(1).await;
+    scene.mends(&ended, Code::NotPrepared, "").await;
+    let router = Router::active(&scene.settings).await;
+    scene.sql("SELECT outbox_router.emit('order', 'a', 'made', '{\"n\": 0}')").await;
+    scene.written = 1;
+    scene.count(Arrive::Once).await;
+    router.stop().await;
+}
+
+#[tokio::test]
 async fn situation_slot_never_created() {
     let outbox = Outbox::bare(shared::postgres()).await;
     outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;

@@ -107,6 +107,10 @@ async fn aggregate_types(
 
 /// Whether the publication exists and publishes the outbox.
 pub(super) fn check_published(config: &Config, catalog: &Catalog, findings: &mut Findings) -> bool {
+    // the finding about the slot says that everything is missing
+    if catalog.check_prepared(config.source()).is_err() {
+        return false;
+    }
     let result = catalog.check_publication(config.source(), Missing::AtStart);
     let name = &config.postgres.publication;
     let fine = match config.outbox.tables.as_slice() {

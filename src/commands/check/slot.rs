@@ -22,7 +22,7 @@ pub(super) async fn check(
         None => "nobody reads it".to_owned(),
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
-    let checked = catalog.check_slot(config.source());
+    let checked = catalog.check_prepared(config.source()).and_then(|()| catalog.check_slot(config.source()));
     if let (Some(slot), Err(Error::Transient(waiting))) = (&catalog.slot, &checked)
         && slot.is_being_created()
     {

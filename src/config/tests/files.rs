@@ -27,13 +27,14 @@ fn any_text_may_be_in_a_separate_file_beside_the_configuration() {
         directory.path().join("password").to_str().unwrap(),
     );
     let path = directory.path().join("outbox-router.toml");
-    let Loaded { config, file, warnings } = load(Some(&path), &env).unwrap();
+    let Loaded { config, file, variables, warnings } = load(Some(&path), &env).unwrap();
     assert_eq!(config.postgres.conninfo.dbname, "shop");
     assert_eq!(config.postgres.conninfo.password, Some(Password::File(directory.path().join("password"))));
     assert_eq!(property(&config, "sasl.password").unwrap(), "p w");
     assert_eq!(property(&config, "ssl.key.password").unwrap(), "p w");
     assert_eq!(config.delivery.window_bytes, 2 << 20);
     assert_eq!(file, Some(path));
+    assert_eq!(variables, ["OUTBOX_ROUTER_KAFKA__SSL_KEY_PASSWORD__FILE"]);
     // that everybody may read them, each once
     assert!(warnings.len() <= 2, "{warnings:?}");
 }

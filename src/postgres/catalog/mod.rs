@@ -87,8 +87,34 @@ impl Catalog {
     /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
     /// may read the slot.
     pub fn check(&self, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
+        if missing == Missing::AtStart {
+            self.check_prepared(source)?;
+        }
         self.check_slot(source)?;
         self.check_publication(source, missing)
+    }
+
+    /// Before `init` there is nothing that could be lost, so one command is all the advice.
+    pub fn check_prepared(&self, source: OutboxSource<'_>) -> Result<(), Error> {
+        let nothing =
+            self.slot.is_none() && self.publication.is_none() && self.tables.iter().all(Option::is_none);
+        if self.standby || !nothing || self.named.iter().any(|named| named.not_a_table) {
+            return Ok(());
+        }
+        let Postgres { conninfo, slot, publication, .. } = source.postgres;
+        let tables: String =
+            source.outbox.tables.iter().map(|table| format!(" nor the table {table}")).collect();
+        Err(Error::refused(
+            ErrorCode::NotPrepared,
+            format!(
+                "the database {} has neither the slot {slot} nor the publication {publication}{tables}",
+                conninfo.dbname
+            ),
+            Remedy::steps([Step::new(
+                "Prepare it, unless it is the wrong database: then correct `[postgres] url` instead",
+            )
+            .typing(self.init(source))]),
+        ))
     }
 
     /// The part of the check about the slot.

@@ -281,7 +281,7 @@ fn created_and_published(init: &str, publication: &str, name: &str, table: &Tabl
     );
     let create = create(init).sql(format!("ALTER PUBLICATION {publication} ADD TABLE {}", table.in_sql()));
     Remedy::steps([
-        Step::new("Look whether the table was renamed: the publication still has it, under its new name")
+        Step::new("Check whether the table was renamed: the publication still has it, under its new name")
             .sql(published),
         correct_name(),
     ])

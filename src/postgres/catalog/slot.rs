@@ -233,7 +233,7 @@ fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
         ]
     });
     let look = Step::new(
-        "Look whether the router had a slot of another name, which still has its events: then set that as `[postgres] slot` again",
+        "Check whether the router had a slot of another name, which still has its events: then set that as `[postgres] slot` again",
     )
     .sql(
         "SELECT slot_name, active, confirmed_flush_lsn FROM pg_replication_slots WHERE plugin = 'pgoutput' AND database = current_database()",
