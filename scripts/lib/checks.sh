@@ -22,7 +22,8 @@ step_scripts() {
   need_packages shellcheck
   local scripts=()
   mapfile -t scripts < <(find scripts -maxdepth 1 -type f)
-  shellcheck --external-sources "${scripts[@]}" scripts/lib/*.sh packaging/debian/postinst packaging/debian/postrm .ci/run
+  shellcheck --external-sources "${scripts[@]}" scripts/lib/*.sh tests/scripts.sh packaging/debian/postinst packaging/debian/postrm .ci/run
+  tests/scripts.sh
 }
 
 # A patch that no longer applies shows nothing.

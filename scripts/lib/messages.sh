@@ -31,8 +31,13 @@ die() {
 
 # usage_error TEXT...: reports an invalid command line, and ends the script with exit code 2.
 usage_error() {
-  printf "%serror:%s %s\ntry '%s --help'\n" "$red" "$plain" "$*" "$0" >&2
+  printf '%serror:%s %s; see scripts/%s --help\n' "$red" "$plain" "$*" "${0##*/}" >&2
   exit 2
+}
+
+# unknown_argument ARGUMENT: the usage error for an argument that the script does not have.
+unknown_argument() {
+  if [[ $1 == -* ]]; then usage_error "unknown option $1"; else usage_error "unknown argument $1"; fi
 }
 
 # show_tail FILE: prints the end of a server's log, indented.
