@@ -44,6 +44,17 @@ with_parts() {
   printf 'exit code %s' "$code"
 }
 
+help_needs_no_program() {
+  local script text code
+  for script in "$root"/scripts/*; do
+    [[ -f $script ]] || continue
+    code=0
+    text=$(PATH=$few bash "$script" --help 2>&1) || code=$?
+    expect "${script##*/} --help" '0 *usage: scripts/'"${script##*/}"'*' "$code $text"
+    expect "${script##*/} --help finds its commands" '' "$(grep 'command not found' <<<"$text" || true)"
+  done
+}
+
 unknown_options_are_named() {
   local script text code
   for script in "$root"/scripts/*; do
@@ -54,7 +65,17 @@ unknown_options_are_named() {
   done
 }
 
-for test in unknown_options_are_named; do
+# The time of the files comes from git, which a folder without a repository lacks.
+# shellcheck disable=SC2016 # the variable is that of with_parts
+time_of_files() {
+  local text
+  expect "time of a given release" $'1764374400\nexit code 0' "$(with_parts eval 'SOURCE_DATE_EPOCH=1764374400; need_time_of_files; echo $SOURCE_DATE_EPOCH')"
+  mkdir "$work/tree"
+  text=$(GIT_CEILING_DIRECTORIES=$work with_parts eval "root=$work/tree; need_time_of_files")
+  expect "time without a repository" $'*\nerror: git cannot tell the time of this commit; *set SOURCE_DATE_EPOCH*\nexit code 1' "$text"
+}
+
+for test in help_needs_no_program unknown_options_are_named time_of_files; do
   "$test"
 done
 ((failures == 0))

@@ -28,6 +28,7 @@ is_broken_in_the_model() { grep -q '^Model: yes$' "$broken_patches/$1.patch"; }
 broken_copy=$cache/broken
 copy_broken() {
   local copy=$broken_copy
+  need_git
   need_build
   mkdir -p "$cache"
   exec 5>"$copy.lock"

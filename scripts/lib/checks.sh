@@ -29,6 +29,7 @@ step_scripts() {
 # A patch that no longer applies shows nothing.
 step_patches() {
   local patch
+  need_git
   for patch in examples/chaos/broken/*.patch; do
     git apply --check "$patch" || die "$patch no longer applies to src/: rewrite it so that it breaks the same guarantee"
   done

@@ -1,12 +1,18 @@
 # shellcheck shell=bash
-# What packages and archives contain besides the program. Needs messages.sh and $root.
+# What packages and archives contain besides the program. Needs messages.sh, packages.sh and $root.
 
 # shellcheck disable=SC2034 # scripts/package and scripts/release use it
 version=$(sed -n '/^\[package\]$/,/^\[/s/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
-# the time of all files, for the same bytes each time
-SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
-export SOURCE_DATE_EPOCH
+# need_time_of_files: sets the time of all files to that of the commit, for the same bytes each time.
+need_time_of_files() {
+  if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
+    need_git
+    SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct) ||
+      die "git cannot tell the time of this commit; the line above says why. Without a clone, set SOURCE_DATE_EPOCH to the release's time, in seconds since 1970"
+  fi
+  export SOURCE_DATE_EPOCH
+}
 
 # write_manual FOLDER COMMAND...: the manual pages and completions of a router, which is run by this command.
 write_manual() {

@@ -71,6 +71,8 @@ need_packages() {
 # Packages to build librdkafka from source with TLS, OAuth over OpenID Connect (libcurl), zlib and zstd.
 need_build_packages() {
   need_packages gcc g++ make pkg-config libc6-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
+need_git() { command -v git >/dev/null || need_packages git; }
+
 }
 
 # Kafka needs Java 17 or later, which is not the default of every release.
