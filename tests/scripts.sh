@@ -75,7 +75,23 @@ time_of_files() {
   expect "time without a repository" $'*\nerror: git cannot tell the time of this commit; *set SOURCE_DATE_EPOCH*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files; do
+# shellcheck disable=SC2016 # cargo prints backquotes
+progress() {
+  local printed text
+  printed='   Compiling serde v1.0.228
+    Building [=====>    ] 310/558: serde, libc(build)          '$'\r''   Compiling outbox-router v0.1.0 (/src)
+    Building [=========>] 556/558: outbox-router(bin)          '$'\r''warning: unused variable
+
+    Finished `release` profile [optimized] target(s) in 9m 01s
+error: could not compile `outbox-router`'
+  text=$(with_parts sum_up_progress 0 <<<"$printed")
+  expect 'progress: the last step' $'*\n0 s: 556 of 558 steps done, now outbox-router(bin); the last steps take longest\n*' "$text"
+  expect 'progress: a step in the middle' $'*\n0 s: 310 of 558 steps done, now serde, libc(build)\n*' "$text"
+  text=$(with_parts sum_up_progress 1000 <<<"$printed")
+  expect 'progress: messages' $'warning: unused variable\n\nerror: could not compile `outbox-router`\nexit code 0' "$text"
+}
+
+for test in help_needs_no_program unknown_options_are_named time_of_files progress; do
   "$test"
 done
 ((failures == 0))

@@ -26,50 +26,63 @@ rust_is_new_enough() {
   command -v cargo >/dev/null && printf '%s\n' "$oldest_rust" "$(rust_version)" | sort --version-sort --check=quiet
 }
 
-# with_progress COMMAND ARG...: runs cargo. Without a terminal, one line every 30 s replaces the list of crates.
+# with_progress COMMAND ARG...: runs cargo. Without a terminal, one line every 30 s replaces its progress bar and list of crates.
 with_progress() {
   if [[ -t 2 ]]; then
     "$@"
   else
-    { "$@" 2>&1 >&3 3>&- | sum_up_crates 3>&-; } 3>&1
+    { CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=120 "$@" 2>&1 >&3 3>&- | sum_up_progress 30 3>&-; } 3>&1
   fi
 }
 
-# sum_up_crates: passes on what cargo prints, except for its list of crates, which it counts.
-sum_up_crates() {
-  local started=$SECONDS next=30 crates=0 crate='' line='' part code color=$'(\e\\[[0-9;]*m)*'
-  local status="^$color *(Compiling|Checking|Documenting|Updating|Locking|Adding|Downloading|Downloaded|Finished|Generated|Executable)$color +([^ ]+)"
+# sum_up_progress SECONDS: passes on what cargo prints, except for its list of crates and its progress bar. Of that it prints the
+# last state at this interval. Each state of the bar ends with a carriage return, and is at the beginning of a line.
+sum_up_progress() {
+  local started=$SECONDS next=$1 state='' line='' part code color=$'(\e\\[[0-9;]*m)*'
+  local status="^$color *(Building|Compiling|Checking|Documenting|Updating|Locking|Adding|Downloading|Downloaded|Finished|Generated|Executable)$color +([^ ]+)"
   while :; do
     part='' code=0
     IFS= read -rt 5 part || code=$?
     line+=$part
+    if [[ $line == *$'\r'* ]]; then
+      part=${line%$'\r'*}
+      part=${part##*$'\r'}
+      # cargo clears the bar with spaces
+      [[ $part != *[^\ ]* ]] || state=$part
+      line=${line##*$'\r'}
+    fi
     # above 128 at a timeout, with the beginning of a line
     if ((code <= 128)); then
-      if [[ $line =~ $status ]]; then
-        case ${BASH_REMATCH[2]} in
-          Compiling | Checking | Documenting)
-            crate=${BASH_REMATCH[4]}
-            crates=$((crates + 1))
-            ;;
-        esac
-      elif [[ -n $line ]] || ((code == 0)); then
+      if [[ ! $line =~ $status ]] && { [[ -n $line ]] || ((code == 0)); }; then
         printf '%s\n' "$line" >&2
       fi
       line=''
       ((code == 0)) || break
     fi
     if ((SECONDS - started >= next)); then
-      hint "$(duration $((SECONDS - started))): $crates crates so far${crate:+, now $crate}"
-      next=$((SECONDS - started + 30))
+      hint "$(duration $((SECONDS - started))): $(progress_of "$state")"
+      next=$((SECONDS - started + $1))
     fi
   done
+}
+
+# progress_of STATE: a state of cargo's progress bar in words.
+progress_of() {
+  local counts='Building +\[.*\] ([0-9]+)/([0-9]+)(: (.*[^ ]))?'
+  if [[ $1 =~ $counts ]]; then
+    printf '%s of %s steps done%s' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:+, now ${BASH_REMATCH[4]}}"
+    ((BASH_REMATCH[1] * 20 < BASH_REMATCH[2] * 19)) || printf '; the last steps take longest'
+  else
+    printf 'cargo is preparing the build'
+  fi
 }
 
 # build ARG...: cargo build ARG..., with cargo's progress.
 build() {
   need_build
-  local first='' started=$SECONDS
-  [[ -d $CARGO_TARGET_DIR ]] || first=', which takes some minutes the first time'
+  local first='' started=$SECONDS profile=debug
+  [[ " $* " != *' --release '* ]] || profile=release
+  [[ -d $CARGO_TARGET_DIR/$profile ]] || first=', which takes 10 to 20 minutes on two processors the first time'
   say "building in ${CARGO_TARGET_DIR/#"$HOME"/\~}$first"
   (cd "$root" && with_progress cargo build --locked "$@") || die "the build failed; the lines above say why"
   hint "built in $(duration $((SECONDS - started)))"
