@@ -91,7 +91,24 @@ error: could not compile `outbox-router`'
   expect 'progress: messages' $'warning: unused variable\n\nerror: could not compile `outbox-router`\nexit code 0' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress; do
+maven_says_why() {
+  local text
+  mkdir -p "$work/cache" "$work/pom"
+  stand_in mvn <<'END'
+esc=$'\e'
+printf '%s[0mScanning\n[WARNING] Failed to retrieve plugin descriptor\n' "$esc"
+printf '[%s[1;31mERROR%s[m] Plugin p could not be resolved: Could not transfer artifact p from/to mirror (https://user:secret@maven.example/x): %s -> [Help 1]\n' "$esc" "$esc" "$REASON"
+printf '[ERROR] \n[ERROR] Re-run Maven using the -X switch to enable full debug logging.\n'
+exit 1
+END
+  text=$(REASON='PKIX path building failed' with_parts maven "$work/pom" copy-dependencies)
+  expect 'Maven: certificate' $'Maven: Could not transfer artifact p from/to mirror (https://maven.example/x): PKIX path building failed
+error: Maven could not download from its repository; make Java trust its certificate authority: *update-ca-certificates*\nexit code 1' "$text"
+  text=$(REASON='Connection refused' with_parts maven "$work/pom" copy-dependencies)
+  expect 'Maven: connection' $'Maven: Could not transfer*: Connection refused\nerror: *mirror or a proxy*settings.xml*\nexit code 1' "$text"
+}
+
+for test in help_needs_no_program unknown_options_are_named time_of_files progress maven_says_why; do
   "$test"
 done
 ((failures == 0))

@@ -29,14 +29,26 @@ cached() {
   )
 }
 
-# maven FOLDER ARG...: runs Maven in this folder, quietly unless it fails.
-# Maven caches failed downloads for a day unless it is told to check for updates.
+# maven FOLDER GOAL ARG...: runs a goal of Maven's dependency plugin in this folder, quietly unless it fails.
+# With the plugin's full name Maven says why it cannot download the plugin. It caches failed downloads for a day unless it is told
+# to check for updates.
 maven() {
-  local folder=$1
-  shift
+  local folder=$1 goal=$2
+  shift 2
   need_maven
-  if ! (cd "$folder" && exec mvn --batch-mode --no-transfer-progress --update-snapshots -Dstyle.color=never "$@") >"$folder/log" 2>&1; then
-    show_tail "$folder/log"
-    die "Maven could not download what is needed. Is its repository reachable? A mirror or proxy goes into ~/.m2/settings.xml"
+  (cd "$folder" && exec mvn --batch-mode --no-transfer-progress --update-snapshots -Dstyle.color=never \
+    "org.apache.maven.plugins:maven-dependency-plugin:$goal" "$@") >"$folder/log" 2>&1 && return
+  cp "$folder/log" "$cache/maven.log"
+  maven_failed "$cache/maven.log"
+}
+
+# maven_failed LOG: ends the script with the first error in Maven's log, without colours and passwords, and with what to do.
+maven_failed() {
+  local reason advice='if it needs a mirror or a proxy, name that in ~/.m2/settings.xml'
+  reason=$(sed -nE 's/\x1b\[[0-9;]*m//g; s#://[^/@ ]*@#://#g; /^\[ERROR\] +[^ ]/ { s/^\[ERROR\] +//; s/ -> \[Help 1\].*//; s/.*: (Could not (transfer|find) )/\1/; p; q }' "$1")
+  if grep -qE 'PKIX|SSLHandshakeException|certificat' "$1"; then
+    advice='make Java trust its certificate authority: copy that as a .crt file into /usr/local/share/ca-certificates, and run update-ca-certificates as root'
   fi
+  say "Maven: ${reason:-no reason in its log}"
+  die "Maven could not download from its repository; $advice. The whole log is $1"
 }

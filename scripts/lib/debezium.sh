@@ -8,9 +8,9 @@ fetch_debezium() {
   local plugin=io.debezium:debezium-connector-postgres:$1:tar.gz:plugin
   say "fetching Debezium $1 and Kafka Connect"
   cp "$debezium_pom" "$2/pom.xml"
-  maven "$2" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$2/jars"
-  maven "$2" dependency:unpack -Dartifact="$plugin" -DoutputDirectory="$2/plugins"
-  maven "$2" -Popentelemetry dependency:copy-dependencies -DincludeGroupIds=io.opentelemetry \
+  maven "$2" copy-dependencies -DincludeScope=runtime -DoutputDirectory="$2/jars"
+  maven "$2" unpack -Dartifact="$plugin" -DoutputDirectory="$2/plugins"
+  maven "$2" copy-dependencies -Popentelemetry -DincludeGroupIds=io.opentelemetry \
     -DoutputDirectory="$2/plugins-with-tracing/debezium-connector-postgres"
   cp "$2"/plugins/debezium-connector-postgres/*.jar "$2/plugins-with-tracing/debezium-connector-postgres"
 }

@@ -57,7 +57,7 @@ fetch_kafka() {
   say "fetching Kafka $kafka_version"
   cp "$kafka_pom" "$1/pom.xml"
   # Kafka 3.9 brings a second implementation of slf4j along
-  maven "$1" dependency:copy-dependencies "-Dkafka.version=$kafka_version" -DincludeScope=runtime \
+  maven "$1" copy-dependencies "-Dkafka.version=$kafka_version" -DincludeScope=runtime \
     -DexcludeArtifactIds=slf4j-reload4j -DoutputDirectory="$1/jars"
 }
 

@@ -21,7 +21,7 @@ fetch_postgres() {
   command -v xz >/dev/null || need_packages xz-utils
   say "fetching Postgres $1"
   mkdir "$2/download"
-  maven "$2/download" dependency:unpack -Dartifact="io.zonky.test.postgres:$artifact:$1" -DoutputDirectory="$2/download"
+  maven "$2/download" unpack -Dartifact="io.zonky.test.postgres:$artifact:$1" -DoutputDirectory="$2/download"
   tar -xJf "$2"/download/postgres-linux-*.txz -C "$2"
   rm -rf "$2/download"
 }
