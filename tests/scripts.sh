@@ -108,7 +108,21 @@ error: Maven could not download from its repository; make Java trust its certifi
   expect 'Maven: connection' $'Maven: Could not transfer*: Connection refused\nerror: *mirror or a proxy*settings.xml*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress maven_says_why; do
+# The installer of rustup, which curl would fetch, gives advice about PATH at its end.
+rustup_is_quiet() {
+  local text
+  stand_in curl <<'END'
+printf '%s\n' 'mkdir -p "$CARGO_HOME/bin"' 'printf "#!/bin/sh\necho cargo 9.0.0\n" >"$CARGO_HOME/bin/cargo"' 'chmod +x "$CARGO_HOME/bin/cargo"' \
+  'echo "you may need to source the corresponding env file"' "exit ${RUSTUP_FAILS:-0}"
+END
+  text=$(PATH=$few with_parts need_rust)
+  expect 'rustup' $'*installing Rust with rustup, into '"$work"$'/cargo\nexit code 0' "$text"
+  rm -rf "$work/cargo"
+  text=$(PATH=$few RUSTUP_FAILS=1 with_parts need_rust)
+  expect 'rustup fails' $'*\nyou may need to source*\nerror: rustup could not be installed; the lines above say why.*\nexit code 1' "$text"
+}
+
+for test in help_needs_no_program unknown_options_are_named time_of_files progress maven_says_why rustup_is_quiet; do
   "$test"
 done
 ((failures == 0))

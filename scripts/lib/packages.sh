@@ -15,18 +15,21 @@ package_known() {
   [[ $(apt-cache policy "$1" 2>/dev/null) == *Candidate:\ [0-9]* ]]
 }
 
+# quietly COMMAND ARG...: runs a command, and prints the end of its output only if it fails.
+quietly() {
+  local log code=0
+  log=$(mktemp)
+  ("$@") </dev/null >"$log" 2>&1 || code=$?
+  ((code == 0)) || tail -n 20 "$log" >&2
+  rm -f "$log"
+  return "$code"
+}
+
 apt_lists_updated=''
 
 apt_quietly() {
-  local log
-  log=$(mktemp)
-  if ! (as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends \
-    -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 "$@") </dev/null >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    rm -f "$log"
-    return 1
-  fi
-  rm -f "$log"
+  quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 "$@"
 }
 
 # apt_update: updates the package lists once per script, and fails if there is no apt-get or no way to become root.
@@ -68,11 +71,11 @@ need_packages() {
   apt_quietly install "${names[@]}" || die "apt-get could not install ${names[*]}; the lines above say why"
 }
 
+need_git() { command -v git >/dev/null || need_packages git; }
+
 # Packages to build librdkafka from source with TLS, OAuth over OpenID Connect (libcurl), zlib and zstd.
 need_build_packages() {
   need_packages gcc g++ make pkg-config libc6-dev libcurl4-openssl-dev libssl-dev zlib1g-dev
-need_git() { command -v git >/dev/null || need_packages git; }
-
 }
 
 # Kafka needs Java 17 or later, which is not the default of every release.
@@ -121,10 +124,14 @@ need_rust() {
   ! command -v cargo >/dev/null || say "$(command -v cargo) is version $(rust_version) and the project needs $oldest_rust or later"
   command -v curl >/dev/null || need_packages curl ca-certificates
   say "installing Rust with rustup, into ${CARGO_HOME:-$HOME/.cargo}"
-  curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://static.rust-lang.org/rustup/rustup-init.sh |
-    sh -s -- -y --quiet --profile minimal --no-modify-path ||
-    die "rustup could not be installed; see https://rustup.rs, then try again"
+  # quietly, because it ends with advice about PATH, which the scripts do not need
+  quietly install_rustup || die "rustup could not be installed; the lines above say why. See https://rustup.rs, then try again"
   add_cargo "$installed_here"
+}
+
+install_rustup() {
+  curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://static.rust-lang.org/rustup/rustup-init.sh |
+    sh -s -- -y --quiet --profile minimal --no-modify-path
 }
 
 # shellcheck disable=SC2034 # scripts/demo shows it
