@@ -91,6 +91,18 @@ error: could not compile `outbox-router`'
   expect 'progress: messages' $'warning: unused variable\n\nerror: could not compile `outbox-router`\nexit code 0' "$text"
 }
 
+# The variables win over a file, which the last line of 'env' says. It must not hide one of them from an eval without quotes.
+environment() {
+  local text folder=$root/.services/$instance
+  mkdir -p "$folder/postgres"
+  printf '%s=x\n' postgres_{bin,data,socket,log} postgres_port postgres_version >"$folder/postgres/server"
+  text=$("$root/scripts/services" env --instance "$instance" 2>&1 || true)
+  expect 'env' $'*\n# OUTBOX_ROUTER_POSTGRES__URL and * override outbox-router.toml until you unset them' "$text"
+  # shellcheck disable=SC2046,SC2086
+  text=$(unset OUTBOX_ROUTER_POSTGRES__URL && eval $text && printf '%s' "${OUTBOX_ROUTER_POSTGRES__URL:-}")
+  expect 'env without quotes' 'postgres://postgres@127.0.0.1:x/postgres' "$text"
+}
+
 maven_says_why() {
   local text
   mkdir -p "$work/cache" "$work/pom"
@@ -122,7 +134,7 @@ END
   expect 'rustup fails' $'*\nyou may need to source*\nerror: rustup could not be installed; the lines above say why.*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress maven_says_why rustup_is_quiet; do
+for test in help_needs_no_program unknown_options_are_named time_of_files progress environment maven_says_why rustup_is_quiet; do
   "$test"
 done
 ((failures == 0))

@@ -47,4 +47,6 @@ docker_env() {
   local url="postgres://postgres@127.0.0.1:$POSTGRES_PORT/postgres"
   export_lines TEST_POSTGRES_URL "$url" TEST_POSTGRES_PORT "$POSTGRES_PORT" OUTBOX_ROUTER_POSTGRES__URL "$url" \
     TEST_KAFKA "127.0.0.1:$KAFKA_PORT" OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "127.0.0.1:$KAFKA_PORT"
+  # shellcheck disable=SC2154 # scripts/services sets it
+  printf '# %s\n' "$override"
 }
