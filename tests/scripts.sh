@@ -91,9 +91,34 @@ error: could not compile `outbox-router`'
   expect 'progress: messages' $'warning: unused variable\n\nerror: could not compile `outbox-router`\nexit code 0' "$text"
 }
 
+# An instance whose broker seems to run, with a Java that shows its arguments.
+consume() {
+  local folder=$root/.services/$instance text
+  stand_in java <<'END'
+case "$*" in
+  *TopicCommand*) printf '%s\n' outbox.event.customer outbox.event.order ;;
+  *) printf '%s ' "${@:7}" ;;
+esac
+END
+  mkdir -p "$folder/kafka"
+  printf 'kafka_brokers=1\n' >"$folder/kafka/cluster"
+  printf '%s=%q\n' kafka_port 19999 kafka_extra_port 29999 kafka_classpath jars kafka_version 4.1.1 java "$work/bin/java" >"$folder/kafka/server"
+  # shellcheck source=scripts/lib/processes.sh
+  source "$root/scripts/lib/processes.sh"
+  remember_process $$ "$folder/kafka/pid"
+  text=$("$root/scripts/services" consume outbox.event.order --max 2 --instance "$instance" 2>&1 || true)
+  expect 'consume' 'org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server 127.0.0.1:19999 --topic outbox.event.order --from-beginning *--property print.key=true --property print.headers=true --max-messages 2 ' "$text"
+  text=$("$root/scripts/services" consume outbox.event.orders --instance "$instance" 2>&1 || true)
+  expect 'consume: no topic' "*error: there is no topic 'outbox.event.orders'; there are: outbox.event.customer, outbox.event.order" "$text"
+  rm "$folder/kafka/pid"
+  text=$("$root/scripts/services" consume outbox.event.order --instance "$instance" 2>&1 || true)
+  expect 'consume: no broker' "*error: no broker of instance $instance runs; first: scripts/services up --instance $instance" "$text"
+}
+
 # The variables win over a file, which the last line of 'env' says. It must not hide one of them from an eval without quotes.
 environment() {
   local text folder=$root/.services/$instance
+  rm -rf "$folder/kafka"
   mkdir -p "$folder/postgres"
   printf '%s=x\n' postgres_{bin,data,socket,log} postgres_port postgres_version >"$folder/postgres/server"
   text=$("$root/scripts/services" env --instance "$instance" 2>&1 || true)
@@ -134,7 +159,7 @@ END
   expect 'rustup fails' $'*\nyou may need to source*\nerror: rustup could not be installed; the lines above say why.*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress environment maven_says_why rustup_is_quiet; do
+for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment maven_says_why rustup_is_quiet; do
   "$test"
 done
 ((failures == 0))

@@ -237,9 +237,10 @@ kafka_delete() {
 
 kafka_address() { printf '%s %s on 127.0.0.1:%s' "${kafka##*/}" "$kafka_version" "$kafka_port"; }
 
-# kafka_env: the variables for all brokers; the log is the first broker's.
-kafka_env() {
-  local server addresses='' extra=''
+# kafka_addresses: sets $addresses and $extra to the listeners of all brokers, and selects the first broker.
+kafka_addresses() {
+  local server
+  addresses='' extra=''
   kafka_servers 1
   for server in "${kafka_all[@]}"; do
     kafka_select "$server"
@@ -247,9 +248,22 @@ kafka_env() {
     addresses+=,127.0.0.1:$kafka_port
     extra+=,127.0.0.1:$kafka_extra_port
   done
+  addresses=${addresses#,} extra=${extra#,}
   kafka_select kafka
+}
+
+# kafka_tool CLASS ARG...: turns into one of Kafka's tools.
+kafka_tool() {
+  kafka_addresses
+  exec "$java" -XX:-UsePerfData -XX:TieredStopAtLevel=1 -Xmx256m -cp "$kafka_classpath" \
+    -Dlog4j2.configurationFile="file://$root/scripts/lib/kafka/log4j2.properties" "org.apache.kafka.tools.$1" --bootstrap-server "$addresses" "${@:2}"
+}
+
+# kafka_env: the variables for all brokers; the log is the first broker's.
+kafka_env() {
+  kafka_addresses
   kafka_archive
-  export_lines TEST_KAFKA "${addresses#,}" TEST_KAFKA_EXTRA "${extra#,}" TEST_KAFKA_LOG "$kafka/log" \
+  export_lines TEST_KAFKA "$addresses" TEST_KAFKA_EXTRA "$extra" TEST_KAFKA_LOG "$kafka/log" \
     TEST_KAFKA_CLASSPATH "$kafka_classpath" TEST_KAFKA_CLASSES "$kafka_start/classes.jsa" \
-    OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "${addresses#,}"
+    OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS "$addresses"
 }
