@@ -128,6 +128,17 @@ environment() {
   expect 'env without quotes' 'postgres://postgres@127.0.0.1:x/postgres' "$text"
 }
 
+# What the demo says at its end, for a target folder in the cache and for another.
+demo_names_what_stays() {
+  local text demo
+  demo=$(sed -n '/^left_behind() {$/,/^}$/p' "$root/scripts/demo")
+  mkdir -p "$work/cache/target" "$work/elsewhere"
+  text=$(with_parts eval "$demo; left_behind")
+  expect 'demo: the cache' $'*\n  rm -rf '"$work/cache   # "$'[0-9]*\nDebian packages *exit code 0' "$text"
+  text=$(with_parts eval "$demo; CARGO_TARGET_DIR=$work/elsewhere; left_behind")
+  expect 'demo: a target folder elsewhere' $'*\n  rm -rf '"$work/cache   # "$'*\n  rm -rf '"$work/elsewhere   # "$'*\nDebian *' "$text"
+}
+
 maven_says_why() {
   local text
   mkdir -p "$work/cache" "$work/pom"
@@ -159,7 +170,7 @@ END
   expect 'rustup fails' $'*\nyou may need to source*\nerror: rustup could not be installed; the lines above say why.*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment maven_says_why rustup_is_quiet; do
+for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet; do
   "$test"
 done
 ((failures == 0))
