@@ -229,7 +229,7 @@ impl Rounds<'_> {
         Spread::of(self.0.iter().map(|found| found.events_per_second))
     }
 
-    /// The CPU time per million events, in seconds.
+    /// The CPU time of so many events, in seconds.
     pub(crate) fn cpu(&self, events: f64) -> Option<Spread> {
         let cpu = |found: &&Measurement| Some(found.cpu_seconds? / found.rows as f64 * events);
         Spread::of(self.0.iter().filter_map(cpu))

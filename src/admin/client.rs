@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time;
 
 use crate::error::without_numbers;
+use crate::monitor::StatusReport;
 
 /// The time limit of a request. The router is on this machine or close to it.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,6 +32,21 @@ pub(crate) async fn get(listen: &str, path: &str) -> Result<(StatusCode, Bytes),
         Err(_) => Err(format!("a process listens there, but did not answer within {} s", TIMEOUT.as_secs())),
     };
     answer.map_err(|why| format!("no router answers at {at}: {why}"))
+}
+
+/// What the router that listens at `listen` says about itself.
+///
+/// # Errors
+/// Why there is no answer: one sentence without a full stop.
+pub(crate) async fn status(listen: &str) -> Result<StatusReport, String> {
+    let (status, body) = get(listen, "/status").await?;
+    let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
+    report.ok_or_else(|| {
+        let at = connect_address(listen);
+        format!(
+            "no router answers at {at}: another program listens there, or an incompatible version of outbox-router"
+        )
+    })
 }
 
 async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {

@@ -15,7 +15,7 @@ use axum::Router;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorCode};
-use crate::monitor::{Monitors, StatusReport};
+use crate::monitor::Monitors;
 pub(crate) use routes::metrics_page;
 
 /// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
@@ -82,23 +82,12 @@ impl AdminServer {
     }
 }
 
-/// Names the router that has the address, if it is one.
-pub(crate) async fn with_occupant(listen: &str, error: Error) -> Error {
-    let Error::Definite(mut definite) = error else { return error };
-    if let Some(before) = definite.what.strip_suffix(OCCUPIED)
-        && let Ok((_, body)) = client::get(listen, "/status").await
-        && let Ok(report) = serde_json::from_slice::<StatusReport>(&body)
-    {
-        definite.what = format!("{before}the router {} runs there", report.name);
-    }
-    definite.into()
-}
-
-const OCCUPIED: &str = "another process listens there";
-
 fn unavailable(listen: &str, error: &io::Error, remedy: &str) -> Error {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => OCCUPIED.to_owned(),
+        io::ErrorKind::AddrInUse => match router_at(listen) {
+            Some(name) => format!("the router {name} runs there"),
+            None => "another process listens there".to_owned(),
+        },
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         io::ErrorKind::InvalidInput => "it is not of the form host:port".to_owned(),
@@ -109,6 +98,16 @@ fn unavailable(listen: &str, error: &io::Error, remedy: &str) -> Error {
         format!("The admin endpoint cannot listen at {listen}: {why}"),
         remedy,
     )
+}
+
+/// The name of the router that answers at `listen`. Asked on a thread of its own, because the caller may be in a runtime.
+fn router_at(listen: &str) -> Option<String> {
+    let ask = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        runtime.block_on(client::status(listen)).ok()
+    };
+    let report = thread::scope(|scope| scope.spawn(ask).join().ok().flatten())?;
+    Some(report.name)
 }
 
 #[cfg(test)]

@@ -189,18 +189,19 @@ fn many_clients_at_once_are_all_answered() {
 fn an_address_in_use_is_named_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
+    // no HTTP
+    std::thread::spawn(move || taken.accept().map(drop));
     let monitor = Monitor::new("shop.outbox_router");
     let Err(Error::Definite(error)) = AdminServer::start(&listen, monitor) else { panic!("must not bind") };
     assert_eq!(error.exit, Exit::Usage);
     insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"OBR-2006: The admin endpoint cannot listen at <listen>: another process listens there. Events: delayed, not lost: they wait in the log until the router runs. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
 }
 
-#[tokio::test]
-async fn a_router_that_has_the_address_is_named() {
+#[test]
+fn a_router_that_has_the_address_is_named() {
     let first = AdminServer::start("127.0.0.1:0", Monitor::new("shop.outbox_router")).unwrap();
     let listen = first.address().to_string();
-    let refused = AdminServer::start(&listen, Monitor::new("shop.outbox_router")).unwrap_err();
-    let named = with_occupant(&listen, refused).await.to_string();
+    let named = AdminServer::start(&listen, Monitor::new("shop.outbox_router")).unwrap_err().to_string();
     assert!(named.contains(&format!("at {listen}: the router shop.outbox_router runs there. ")), "{named}");
     first.end();
 }

@@ -55,8 +55,8 @@ pub(super) fn validate(
 #[derive(Default)]
 struct Report {
     file: Option<String>,
-    /// They override the file.
-    variables: Vec<String>,
+    /// What overrides the file, for a sentence about it.
+    overridden: String,
     problems: Vec<Problem>,
     /// Faults that have no place in the file.
     errors: Vec<Error>,
@@ -89,7 +89,8 @@ impl Report {
             Ok(loaded) => {
                 self.errors.extend(cluster_info::verify(&loaded.config).err());
                 self.errors.extend(Contracts::configured(&loaded.config).err());
-                (self.variables, self.warnings) = (loaded.variables, loaded.warnings);
+                self.overridden = loaded.overridden();
+                self.warnings = loaded.warnings;
             }
             Err(problems) => self.problems = problems,
         }
@@ -116,13 +117,7 @@ impl Report {
         }
         let Some(last) = self.errors.pop() else {
             terminal::print(&match &self.file {
-                Some(file) if self.variables.is_empty() => format!("{file}: the configuration is valid\n"),
-                Some(file) => {
-                    format!(
-                        "{file}, overridden by {}: the configuration is valid\n",
-                        self.variables.join(", ")
-                    )
-                }
+                Some(file) => format!("{file}{}: the configuration is valid\n", self.overridden),
                 None => "the configuration is valid (environment only, no file)\n".to_owned(),
             })?;
             return Ok(Completion::Success);

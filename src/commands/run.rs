@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, AdminServer};
+use crate::admin::AdminServer;
 use crate::cli::RunArgs;
 use crate::commands::signals::at_signal;
 use crate::config::Config;
@@ -49,13 +49,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     let monitors = Monitors::for_shards(&config.name, monitors);
     // bound first, so that a second router with the same configuration fails before it touches a server
     let listen = config.admin.listen.as_deref();
-    let admin = match listen {
-        None => None,
-        Some(listen) => match AdminServer::start(listen, monitors.clone()) {
-            Ok(admin) => Some(admin),
-            Err(error) => return Err(admin::with_occupant(listen, error).await),
-        },
-    };
+    let admin = listen.map(|listen| AdminServer::start(listen, monitors.clone())).transpose()?;
     let listen = admin.as_ref().map(|admin| admin.address().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), name = config.name, admin = listen, "starting");
     let stop = CancellationToken::new();

@@ -81,6 +81,16 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+impl Loaded {
+    /// `, overridden by ...` with the names of the variables, for a sentence about the file; empty without variables.
+    pub fn overridden(&self) -> String {
+        if self.variables.is_empty() {
+            return String::new();
+        }
+        format!(", overridden by {}", self.variables.join(", "))
+    }
+}
+
 /// Reads the configuration: the file at `path`, else the first of `outbox-router.toml` and
 /// `/etc/outbox-router/outbox-router.toml` that exists, else no file. The `OUTBOX_ROUTER_*` variables of `env` override the
 /// file.
@@ -139,7 +149,8 @@ fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -
         )
     };
     let warnings = hidden.into_iter().chain(exposed.into_iter().map(warning)).collect();
-    Ok(Loaded { config: parsed.config, file, variables: overlay::variables(env), warnings })
+    let variables = overlay::variables(env).map(|(name, ..)| name.to_owned()).collect();
+    Ok(Loaded { config: parsed.config, file, variables, warnings })
 }
 
 /// Reads only the keys for contracts. `outbox-router contracts` needs neither Postgres nor Kafka.

@@ -20,11 +20,7 @@ pub(super) fn apply_variables<'i>(
     sources: &mut Sources<'i>,
     problems: &mut Problems,
 ) {
-    for (name, value) in env.variables_with_prefix(PREFIX) {
-        let key = name.strip_prefix(PREFIX).unwrap_or(name);
-        if is_service_link(key) {
-            continue;
-        }
+    for (name, key, value) in variables(env) {
         let ranges = sources.add_variable(name);
         let path = key_path(key);
         if path.iter().any(String::is_empty) {
@@ -46,13 +42,11 @@ pub(super) fn apply_variables<'i>(
     }
 }
 
-/// The names of these variables.
-pub(super) fn variables(env: &Environment) -> Vec<String> {
-    let names = env.variables_with_prefix(PREFIX).map(|(name, _)| name);
-    names
-        .filter(|name| !is_service_link(name.strip_prefix(PREFIX).unwrap_or(name)))
-        .map(str::to_owned)
-        .collect()
+/// Name, name without prefix, and value of these variables.
+pub(super) fn variables(env: &Environment) -> impl Iterator<Item = (&str, &str, &str)> {
+    env.variables_with_prefix(PREFIX)
+        .map(|(name, value)| (name, name.strip_prefix(PREFIX).unwrap_or(name), value))
+        .filter(|(_, key, _)| !is_service_link(key))
 }
 
 /// The path of keys to the value. The last key in `kafka` and `topics.config` is a property name with dots.

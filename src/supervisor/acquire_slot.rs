@@ -64,7 +64,7 @@ pub(super) async fn acquire_slot(
         if let Some((pid, holder)) = holder
             && wait.should_report(pid)
         {
-            wait.report(config, monitor, state, pid, format!("is held by {holder}"));
+            wait.report(config, monitor, state, pid, &holder);
         }
         if wait.reported.is_some() && shown.is_none_or(|shown| shown.elapsed() >= SHOW_INTERVAL) {
             stored_state::show(catalog_session, config, monitor).await?;
@@ -83,11 +83,12 @@ pub(super) async fn acquire_slot(
         };
         let Some(pid) = slot.active_pid else { break Acquired { catalog, slot, handed_over } };
         if wait.should_report(pid) {
-            let holder = catalog::holder(catalog_session, pid).await?;
+            let mut holder = catalog::holder(catalog_session, pid).await?;
             // another router would have the lock
-            let stranger = if wait.previous == Some(pid) { "" } else { ", which is not a router: stop it" };
-            let how = format!("is held by {holder}{stranger}");
-            wait.report(config, monitor, state, pid, how);
+            if wait.previous != Some(pid) {
+                holder.push_str(", which is not a router: stop it");
+            }
+            wait.report(config, monitor, state, pid, &holder);
         }
         // the server ends idle sessions
         session.query("SELECT 1").await?;
@@ -142,10 +143,10 @@ impl SlotWait {
         monitor: &Monitor,
         state: &mut SessionState,
         pid: i32,
-        how: String,
+        holder: &str,
     ) {
         self.reported = Some(pid);
-        let reason = format!("the slot {} {how}", config.postgres.slot);
+        let reason = format!("the slot {} is held by {holder}", config.postgres.slot);
         tracing::info!(peer = "postgres", reason, "waiting for the slot");
         monitor.state(State::Waiting { reason });
         // our own previous session delivers nothing, so position and lag stay as shown

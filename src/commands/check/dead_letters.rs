@@ -65,16 +65,11 @@ pub(super) async fn check(
     } else {
         findings.warning(
             "dead_letters",
-            parked(count(0), count(1)),
+            format!("{} of {}", counted(count(0), "parked event"), counted(count(1), "aggregate")),
             "List them with `outbox-router dead-letters list`, then `retry` or `discard` them",
         );
     }
     others(session, config, findings).await
-}
-
-/// `2 parked events of 1 aggregate`
-fn parked(events: u64, aggregates: u64) -> String {
-    format!("{} of {}", counted(events, "parked event"), counted(aggregates, "aggregate"))
 }
 
 /// A router that does not park refuses to start while there are parked events.

@@ -78,8 +78,7 @@ fn contracts(config: &Config, findings: &mut Findings) {
 
 fn configuration(loaded: &Loaded, findings: &mut Findings) {
     let from = match &loaded.file {
-        Some(file) if loaded.variables.is_empty() => format!("read from {}", file.display()),
-        Some(file) => format!("read from {}, overridden by {}", file.display(), loaded.variables.join(", ")),
+        Some(file) => format!("read from {}{}", file.display(), loaded.overridden()),
         None => "read from the environment alone".to_owned(),
     };
     findings.ok("configuration", from);

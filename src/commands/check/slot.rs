@@ -17,7 +17,8 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let name = &config.postgres.slot;
-    let reader = match catalog.slot.as_ref().and_then(|slot| slot.active_pid) {
+    let pid = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
+    let reader = match pid {
         Some(pid) => format!("read by {}", catalog::holder(session, pid).await?),
         None => "nobody reads it".to_owned(),
     };
@@ -30,8 +31,7 @@ pub(super) async fn check(
         findings.warning("slot", &waiting.what, remedy);
         return Ok(());
     }
-    let reader = catalog.slot.as_ref().and_then(|slot| slot.active_pid);
-    if checked.is_ok() && reader.is_some() && slot_lock::holder(session, name).await? != reader {
+    if checked.is_ok() && pid.is_some() && slot_lock::holder(session, name).await? != pid {
         let remedy = "Stop it before you start the router, which waits for as long as it is connected. A Debezium \
                       connector that is only paused stays connected: PUT /connectors/NAME/stop";
         findings.warning("slot", format!("{fine}; the reader is not a router"), remedy);

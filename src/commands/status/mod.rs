@@ -7,7 +7,6 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use serde::Serialize;
 
 use crate::admin::client;
@@ -77,7 +76,7 @@ fn problem(report: Option<&StatusReport>) -> Option<ErrorCode> {
 async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Result<P, Error>) -> Found<P> {
     let why = match listen {
         None => "the admin endpoint is off: `listen` in [admin] is false".to_owned(),
-        Some(listen) => match ask(listen).await {
+        Some(listen) => match client::status(listen).await {
             Ok(report) => {
                 return Found {
                     error_code: problem(Some(&report)),
@@ -96,17 +95,6 @@ async fn find<P>(listen: Option<&str>, from_postgres: impl AsyncFnOnce() -> Resu
     };
     let error_code = problem(None);
     Found { error_code, router: None, no_answer: Some(why), postgres, postgres_error: error }
-}
-
-async fn ask(listen: &str) -> Result<StatusReport, String> {
-    let (status, body) = client::get(listen, "/status").await?;
-    let report = (status == StatusCode::OK).then(|| serde_json::from_slice(&body).ok()).flatten();
-    report.ok_or_else(|| {
-        let at = client::connect_address(listen);
-        format!(
-            "no router answers at {at}: another program listens there, or an incompatible version of outbox-router"
-        )
-    })
 }
 
 /// The text output.

@@ -131,7 +131,7 @@ async fn another_program_at_the_address_is_not_taken_for_a_router() {
         let _ = stream.read(&mut request).await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
     });
-    let why = ask(&at).await.unwrap_err();
+    let why = client::status(&at).await.unwrap_err();
     server.await.unwrap();
     assert!(why.contains("another program listens there"), "{why}");
 }
