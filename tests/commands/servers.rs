@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use super::check::Found;
-use crate::support::place::Place;
+use crate::support::place::{Place, Ran};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
 use crate::support::process;
@@ -134,9 +134,19 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     insta::assert_snapshot!(place.masked(&err));
     assert_eq!(place.psql("SELECT count(*) FROM pg_replication_slots"), "0\n");
 
-    // once that transaction has ended, init succeeds
+    // once that transaction has ended, init succeeds, and so does one that was started meanwhile
+    let both =
+        ["waiting for the end of a transaction", "waiting for another outbox-router init"].map(|waits| {
+            let mut init = process::start(&mut place.command(&["init"]));
+            let mut lines = BufReader::new(init.stderr.take().unwrap()).lines().map_while(Result::ok);
+            assert!(lines.any(|line| line.contains(waits)), "{waits}: {:?}", init.wait());
+            (init, lines)
+        });
     hog.query("ROLLBACK").await.unwrap();
-    assert_eq!(place.run(&["init"]).code, 0);
+    for (init, lines) in both {
+        let ran = Ran::of(init.wait_with_output().unwrap());
+        assert_eq!(ran.code, 0, "{}", lines.collect::<String>());
+    }
 }
 
 #[tokio::test]

@@ -126,9 +126,10 @@ impl<'a> Init<'a> {
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
+        // first, because the slot that another run is still creating is not fit for use yet
+        self.maker.take_lock().await?;
         let server =
             slot::preconditions(&mut self.maker.session, &self.config.every_shard(), &self.router).await?;
-        self.maker.take_lock().await?;
         let config = self.config;
         self.maker.make(&object::router_schema()).await?;
         router_schema::MIGRATIONS.apply(&mut self.maker).await?;
