@@ -144,14 +144,7 @@ impl<'a> Init<'a> {
             self.maker.make(&table).await?;
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
-        match outbox_table::emit(&config.outbox) {
-            Some(emit) => self.maker.make(&emit).await?,
-            None if config.outbox.tables.is_empty() => {}
-            None => {
-                let skipped = "left out: it supports only one outbox table";
-                self.maker.say("function outbox_router.emit", skipped)?;
-            }
-        }
+        let emit = self.make_emit().await?;
         if let Some(role) = self.role {
             self.maker.make_all(&privileges::objects(config, role)).await?;
         }
@@ -184,7 +177,21 @@ impl<'a> Init<'a> {
         if self.maker.print_report()? {
             return Ok(());
         }
-        self.print_next_steps(&open, !others.is_empty())
+        self.print_next_steps(emit, &open, !others.is_empty())
+    }
+
+    /// Whether there is such a function.
+    async fn make_emit(&mut self) -> Result<bool, Error> {
+        let outbox = &self.config.outbox;
+        let Some(emit) = outbox_table::emit(outbox) else {
+            if !outbox.tables.is_empty() {
+                let skipped = "left out: it supports only one outbox table";
+                self.maker.say("function outbox_router.emit", skipped)?;
+            }
+            return Ok(false);
+        };
+        self.maker.make(&emit).await?;
+        self.maker.is_there(&emit.name, &emit.there).await
     }
 
     async fn verify_shards(&mut self, shards: &[Config]) -> Result<(), Error> {
@@ -243,9 +250,9 @@ impl<'a> Init<'a> {
         written.map(drop).map_err(|error| self.maker.cannot("write", "record of the slot", error))
     }
 
-    /// `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
+    /// `emit` is whether the function `emit` exists; `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
     /// another number of shards exist.
-    fn print_next_steps(&self, open: &[&str], others: bool) -> Result<(), Error> {
+    fn print_next_steps(&self, emit: bool, open: &[&str], others: bool) -> Result<(), Error> {
         let mut text =
             if self.maker.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
@@ -256,7 +263,7 @@ impl<'a> Init<'a> {
             );
         }
         text += "  for your application's role:\n";
-        for grant in grants(self.config) {
+        for grant in grants(self.config, emit) {
             text += &format!("    GRANT {grant} TO ...;\n");
         }
         if !open.is_empty() {
@@ -274,14 +281,16 @@ impl<'a> Init<'a> {
     }
 }
 
-/// The privileges that an application needs to write events.
-fn grants(config: &Config) -> Vec<String> {
+/// The privileges that an application needs to write events, with the function `emit` too.
+fn grants(config: &Config, emit: bool) -> Vec<String> {
     let mut grants = Vec::new();
     let tables: Vec<String> = config.outbox.tables.iter().map(|table| table.in_sql()).collect();
     if !tables.is_empty() {
         grants.push(format!("INSERT ON {}", tables.join(", ")));
     }
-    grants.push("USAGE ON SCHEMA outbox_router".to_owned());
+    if emit || config.outbox.message_prefix.is_some() {
+        grants.push("USAGE ON SCHEMA outbox_router".to_owned());
+    }
     if config.outbox.message_prefix.is_some() {
         grants.push(format!("EXECUTE ON FUNCTION {}", emit_message::signatures()));
     }

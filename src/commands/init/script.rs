@@ -78,7 +78,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
          privileges:\n",
         one_line(&quoting::identifier(role)),
     ));
-    for grant in grants(config) {
+    for grant in grants(config, outbox_table::emit(&config.outbox).is_some()) {
         text.push_str(&format!("--   GRANT {} TO your_application;\n", one_line(&grant)));
     }
     if config.outbox.message_prefix.is_some() {
