@@ -109,6 +109,12 @@ pub(super) fn without_times(reason: &str) -> String {
         },
         None => without_times,
     };
+    // librdkafka takes the first bytes of any other protocol for the length of a response
+    if let Some((before, _)) = without_times.split_once("Invalid response size ") {
+        return format!(
+            "{before}this is not a response of a Kafka broker; check the port and security.protocol"
+        );
+    }
     let ours = if without_times.contains("Too many open files") {
         "; raise the limit of this process (ulimit -n)"
     } else if without_times.contains("certificate verify failed") {
@@ -346,6 +352,10 @@ mod tests {
             ("connect failed (after 3ms in state CONNECT)", "connect failed"),
             ("no way to h port 1 after 12 ms: refused", "no way to h port 1: refused"),
             ("after all, after lunch", "after all, after lunch"),
+            (
+                "h:5432: Receive failed: Invalid response size 1157627904 (0..100000000): increase receive.message.max.bytes (after 0ms)",
+                "h:5432: Receive failed: this is not a response of a Kafka broker; check the port and security.protocol",
+            ),
         ] {
             assert_eq!(without_times(reason), expected);
         }
