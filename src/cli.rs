@@ -468,6 +468,10 @@ mod tests {
         for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
             let help = sub.render_help().to_string();
             assert!(help.lines().count() <= 45, "more than a screen: {help}");
+            if let Some((_, examples)) = help.split_once("\nExamples") {
+                let wrapped = examples.lines().skip(1).find(|line| !line.starts_with(' '));
+                assert_eq!(wrapped, None, "an example does not fit: {help}");
+            }
             text += &format!("\n\n=== {} ===\n{help}", sub.get_name());
         }
         insta::assert_snapshot!(text);

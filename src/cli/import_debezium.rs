@@ -19,8 +19,8 @@ Exit codes:
   2  the file cannot be read, or does not configure the outbox event router
 
 Examples:
-  outbox-router import-debezium outbox-connector.json --bootstrap-servers kafka:9092 > outbox-router.toml
-  curl -s connect:8083/connectors/outbox | outbox-router import-debezium - --worker-config worker.properties
+  outbox-router import-debezium connector.json --bootstrap-servers kafka:9092 > outbox-router.toml
+  curl -s connect:8083/connectors/outbox | outbox-router import-debezium -
   outbox-router import-debezium application.properties --json | jq -r .configuration";
 
 /// `import-debezium`
