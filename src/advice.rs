@@ -208,7 +208,7 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         Remedy::RemoveZeroByte => {
             "Remove the zero byte from user, database, password, application_name or options".into()
         }
-        Remedy::CorrectOptions => "Correct options in postgres.url, or use a Postgres from 14 on".into(),
+        Remedy::CorrectOptions => "Correct options in the connection string, or use a Postgres from 14 on".into(),
         Remedy::SetPassword => {
             "Give one in postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile (~/.pgpass)".into()
         }
@@ -253,14 +253,14 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::FollowServerHint => server.map_or(SERVER_LOG.into(), general_remedy),
         Remedy::CorrectPassword { user } => format!(
-                "Correct the password (postgres.url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'. If there is no such role yet, `outbox-router init --role {user}` with an administrator's --url makes it"
+                "Correct the password (postgres.url or --url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'. If there is no such role yet, `outbox-router init --role {user}` with an administrator's --url makes it"
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(
                 "Make sure that role \"{user}\" exists (`outbox-router init --url postgres://ADMINISTRATOR@HOST/{dbname} --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it"
         )
         .into(),
-        Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in postgres.url").into(),
+        Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in the connection string (postgres.url, or --url of this command)").into(),
         Remedy::GrantConnect { user, replication: true, .. } => {
             format!("As an administrator let \"{user}\" replicate").into()
         }

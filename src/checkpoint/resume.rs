@@ -274,12 +274,16 @@ fn is_of_another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> bool {
 /// The publication or a table was altered.
 fn altered(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConflict> {
     let (ours, StartFacts { slot, confirmed, .. }) = (checkpoint.position.flush, *found);
+    let renamed = match found.definition.same_publication(&checkpoint.definition) {
+        true => "",
+        false => ", or the configuration names another publication than before",
+    };
     found.definition.altered_since(&checkpoint.definition).then(|| {
         ResumeConflict::new(
             ErrorCode::AlteredWhileAway,
             format!(
                 "the publication or an outbox table was altered, or dropped and created again, after the router stopped at \
-                 {ours}; the slot {slot} is confirmed up to {confirmed}. The stream lacks rows that were committed while the table was \
+                 {ours}{renamed}; the slot {slot} is confirmed up to {confirmed}. The stream lacks rows that were committed while the table was \
                  not published"
             ),
             found.recovery.clone(),

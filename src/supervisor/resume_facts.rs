@@ -53,7 +53,8 @@ impl ResumeFacts<'_> {
         let bookmark = bookmark
             .map(|to| format!("outbox-router slot reset --to {to}{}", shards::argument(config.shard)));
         // All rows: those of a transaction that was open at the checkpoint may have any lower transaction id.
-        let save = Step::new("As an administrator, save the rows of the table");
+        let save = Step::new("As an administrator, save the rows of the table")
+            .sql("CREATE SCHEMA IF NOT EXISTS outbox_router");
         let rows = catalog::send_from_table(
             config.source(),
             &catalog.named,
