@@ -142,8 +142,13 @@ impl<'a> OutboxEvent<'a> {
 
     /// The event's id for log lines and errors: printable, of bounded length.
     pub fn printable_id(&self) -> String {
-        self.field(Field::Id).map_or_else(|| "NULL".to_owned(), printable)
+        printable_id(self.field(Field::Id))
     }
+}
+
+/// The id of an event for log lines and errors; without one it is `NULL`.
+pub fn printable_id(id: Option<&[u8]>) -> String {
+    id.map_or_else(|| "NULL".to_owned(), printable)
 }
 
 /// A value of a row for log lines and errors: control characters escaped, of bounded length.

@@ -17,7 +17,7 @@ use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::dead_letters::OriginalEvent;
 use crate::shards::{Ids, Shard};
 pub use error::{OutboxError, named_by};
-pub use event::{ColumnType, OutboxEvent, printable};
+pub use event::{ColumnType, OutboxEvent, printable, printable_id};
 pub use field::{
     ExtraColumn, FIELDS, Field, IN_CLOUDEVENTS, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_ROUTE_RULES,
     IN_TOPIC,

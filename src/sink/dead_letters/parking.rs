@@ -14,7 +14,7 @@ use crate::checkpoint::Checkpoint;
 use crate::dead_letters::{DeadLetter, Key, Parked, ResolvedRows, TooMany, text};
 use crate::error::with_config_file;
 use crate::monitor::Monitor;
-use crate::outbox::printable;
+use crate::outbox::printable_id;
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
 use crate::progress::{Partial, Position, Sequence};
@@ -140,8 +140,7 @@ impl Parking {
         monitor.counts().event_parked(letter.reason);
         if letter.reason != Reason::Behind {
             self.named += 1;
-            let id =
-                letter.event_id.as_deref().map_or_else(|| "NULL".to_owned(), |id| printable(id.as_bytes()));
+            let id = printable_id(letter.event_id.as_deref().map(str::as_bytes));
             let behind = match letter.aggregate_id {
                 Some(_) => "; later events of its aggregate wait behind it",
                 None => "",
@@ -273,17 +272,23 @@ impl Parking {
 
     /// Rows were deleted. Aggregates without rows are sent again.
     pub(super) fn deleted(&mut self, keys: Vec<Key>, committed: Lsn, monitor: &Monitor) {
-        let removed: Vec<_> =
-            keys.into_iter().filter_map(|key| Some((key, self.retries.deleted(key)?))).collect();
+        let removed: Vec<_> = keys
+            .into_iter()
+            .filter_map(|key| Some((key, self.retries.id(key), self.retries.deleted(key)?)))
+            .collect();
         // A server whose log lacks this deletion has the rows again. Checkpoints name the events that were sent; if there
         // are too many, they require this part of the log instead.
-        let committed_to_kafka = removed.iter().filter(|(_, (_, sent))| *sent).map(|(key, _)| *key).collect();
+        let committed_to_kafka =
+            removed.iter().filter(|(_, _, (_, sent))| *sent).map(|(key, ..)| *key).collect();
         if !self.resolved.add(committed_to_kafka, committed) {
             self.required_log_end = self.required_log_end.max(Some(committed));
         }
-        for (key, (aggregate, _)) in removed {
+        for (key, id, (aggregate, _)) in removed {
             if self.parked.remove(aggregate.as_deref()) {
-                tracing::info!(position = %key, "the aggregate has no parked events left; its later events are sent directly again");
+                tracing::info!(
+                    position = %key,
+                    "the event with id {id} was the last parked one of its aggregate, whose later events are sent directly again"
+                );
             }
         }
         self.show(monitor);
@@ -329,7 +334,7 @@ impl Parking {
     /// Discards events as decided, up to the first that is to be sent.
     pub(super) fn discard(&mut self, monitor: &Monitor) {
         while let Some(key) = self.retries.discard() {
-            tracing::warn!(position = %key, "discarding a parked event, as decided");
+            tracing::warn!(position = %key, "discarding the parked event with id {}, as decided", self.retries.id(key));
             monitor.counts().dead_letters_discarded.add(1);
             self.store.delete(vec![key]);
         }
@@ -346,7 +351,7 @@ impl Parking {
         let detail = why.detail();
         tracing::error!(
             reason = why.reason.name(), position = %key, detail,
-            "a parked event still cannot be sent"
+            "the parked event with id {} still cannot be sent", self.retries.id(key)
         );
         self.retries.failed(key);
         self.store.failed(key, why.reason, detail);

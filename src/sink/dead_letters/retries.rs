@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::dead_letters::{DeadLetter, Decision, Key};
+use crate::outbox::printable_id;
 use crate::postgres::dead_letters::sql::Waiting;
 use crate::progress::Sequence;
 use crate::relay::InFlight;
@@ -28,6 +29,8 @@ pub(super) struct Retries {
 }
 
 struct Retry {
+    /// The event's id.
+    id: Option<String>,
     aggregate: Option<String>,
     stage: Stage,
 }
@@ -71,8 +74,14 @@ impl Retries {
 
     /// Adds an event with a decision.
     pub(super) fn decided(&mut self, waiting: Waiting) {
-        let (key, aggregate) = (waiting.letter.key, waiting.letter.aggregate_id.clone());
-        self.events.insert(key, Retry { aggregate, stage: Stage::Decided(Box::new(waiting)) });
+        let (key, id) = (waiting.letter.key, waiting.letter.event_id.clone());
+        let aggregate = waiting.letter.aggregate_id.clone();
+        self.events.insert(key, Retry { id, aggregate, stage: Stage::Decided(Box::new(waiting)) });
+    }
+
+    /// The id of an event, as log lines have it.
+    pub(super) fn id(&self, key: Key) -> String {
+        printable_id(self.events.get(&key).and_then(|retry| retry.id.as_deref()).map(str::as_bytes))
     }
 
     /// The first event that is to be sent or discarded.
