@@ -15,9 +15,10 @@ use serde_json::Value;
 use crate::situations::page::keep;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
-use crate::support::outbox::connect;
+use crate::support::outbox::{Outbox, connect};
 use crate::support::place::{Place, Ran};
 use crate::support::process;
+use crate::support::router::Router;
 use crate::support::settings::Settings;
 
 /// The findings of `check --json`.
@@ -477,4 +478,15 @@ fn events_that_were_parked_under_another_name() {
     );
     let of_many = Found::at(&place).of("dead_letters");
     assert!(of_many.contains("1 (1), 2 (1), 3 (1), 4 (1), 5 (1), others\n"), "{of_many}");
+}
+
+#[tokio::test]
+async fn another_router_at_the_address_of_the_admin_endpoint() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    let settings = settings.set("admin.listen", format!("127.0.0.1:{}", router.admin_port().unwrap()));
+    assert_eq!(Found::with(&settings).await.of("admin_endpoint"), "", "it is this router's own");
+    let found = Found::with(&settings.set("name", "other")).await.of("admin_endpoint");
+    assert!(found.starts_with("warning: the router ") && found.contains("cannot run beside it"), "{found}");
 }

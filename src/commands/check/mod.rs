@@ -27,6 +27,7 @@ use pg_logical::Environment;
 
 pub use finding::{Finding, Level};
 
+use crate::admin::client;
 use crate::cli::CheckArgs;
 use crate::commands::Completion;
 use crate::config::Config;
@@ -49,6 +50,7 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs, env: &Environment) -> Resu
     let mut findings = Findings::default();
     configuration(loaded, &mut findings);
     contracts(config, &mut findings);
+    admin_endpoint(config, &mut findings).await;
     let ((postgres, outbox, router_states), (kafka, kafka_state)) =
         tokio::join!(postgres::check(config), kafka::check(config));
     findings.0.extend(postgres.0);
@@ -73,6 +75,20 @@ fn contracts(config: &Config, findings: &mut Findings) {
             findings.ok("contracts", format!("{} event types have a contract", contracts.iter().count()));
         }
         Err(error) => findings.failure("contracts", error, "Run check again"),
+    }
+}
+
+/// `run` does not start if another router has its address.
+async fn admin_endpoint(config: &Config, findings: &mut Findings) {
+    let Some(listen) = &config.admin.listen else { return };
+    if let Ok(router) = client::status(listen).await
+        && router.name != config.name
+    {
+        findings.warning(
+            "admin_endpoint",
+            format!("the router {} has the address {listen}, so this one cannot run beside it", router.name),
+            "Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint",
+        );
     }
 }
 

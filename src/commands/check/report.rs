@@ -23,7 +23,7 @@ fn list(findings: &[Finding], style: &TableStyle) -> String {
     let label = width(&mut findings.iter().map(|finding| finding.level.label()));
     let check = width(&mut findings.iter().map(|finding| finding.check));
     let mut text = String::new();
-    for Finding { level, check: name, code, what, events, remedy } in findings {
+    for (number, Finding { level, check: name, code, what, events, remedy }) in findings.iter().enumerate() {
         let what = code.map_or_else(|| what.clone(), |code| format!("{code}: {what}"));
         let mut row = style.table();
         row.add_row([bold(level.label()).fg(colour(*level)), Cell::new(name), Cell::new(what)]);
@@ -38,7 +38,11 @@ fn list(findings: &[Finding], style: &TableStyle) -> String {
         if let Some(events) = events {
             text.push_str(&events.in_line());
         }
-        text.push_str(&remedy.in_lines());
+        // topics often share a weakness and what to do about it
+        let next = findings.get(number + 1);
+        if next.is_none_or(|next| (next.check, &next.remedy) != (*name, remedy)) {
+            text.push_str(&remedy.in_lines());
+        }
     }
     text
 }
