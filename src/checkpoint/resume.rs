@@ -61,6 +61,11 @@ pub struct ResumeConflict {
 /// The way that sends rows of the table again.
 const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 
+/// Another reader that sent the events is the usual reason for a slot ahead of the checkpoint.
+const NOTHING_MISSING: &str = "If Debezium read the slot since and sent its events, or this router ran with another `[delivery] \
+     positions_topic` or none, nothing is missing. Then, or to go on without missing events";
+const MAY_BE_MISSING: &str = "Otherwise events may be missing";
+
 impl ResumeConflict {
     /// The same with what it means for events in this case.
     fn meaning(mut self, effect: Effect, which: String) -> Self {
@@ -83,6 +88,7 @@ impl ResumeConflict {
     pub fn refusal(self, shard: Option<Shard>) -> Error {
         let ResumeConflict { code, what, events, remedy, resume_at, .. } = self;
         let (name, when) = match (code, events.effect) {
+            (ErrorCode::SlotAhead, _) => (NOTHING_MISSING, ""),
             (ErrorCode::AlteredWhileAway, _) => (
                 "If no rows are missing, or to go on without them",
                 ". On Postgres 17 and earlier this fails if the publication did not exist",
@@ -93,7 +99,11 @@ impl ResumeConflict {
         let accept =
             Step::new(format!("Start once with this option: the router resumes at {resume_at}{when}"))
                 .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
-        Error::not_safe(code, what, remedy.or(name, [accept])).meaning(events.effect, events.which)
+        let remedy = match code {
+            ErrorCode::SlotAhead => Remedy::default().or(name, [accept]).and(MAY_BE_MISSING, remedy),
+            _ => remedy.or(name, [accept]),
+        };
+        Error::not_safe(code, what, remedy).meaning(events.effect, events.which)
     }
 }
 
@@ -470,11 +480,9 @@ fn another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> ResumeConfli
 fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
     let StartFacts { router, slot, confirmed, bookmark, rows, .. } = *found;
     let find_out = Step::new(
-        "Nothing is missing if this router itself ran since then with another `[delivery] positions_topic` or none, or if Debezium read the \
-         slot and sent its events. If Kafka's data was \
-         restored to an earlier state, the events committed between the two positions are missing in this Kafka. If another client moved the \
-         slot or created it again, they may be missing: find out who did (the server's log shows each START_REPLICATION, and with \
-         log_statement = 'all' each pg_replication_slot_advance)",
+        "If Kafka's data was restored to an earlier state, the events committed between the two positions are missing. If another client moved \
+         the slot or created it again, find out who (the server's log shows each START_REPLICATION, and with log_statement = 'all' each \
+         pg_replication_slot_advance)",
     );
     let remedy = match (bookmark, rows) {
         (Some(bookmark), _) => Remedy::steps([

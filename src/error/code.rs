@@ -124,12 +124,12 @@ codes! {
     // 3000: slot and position
     SlotMissing = 3001, "the replication slot does not exist", Lost, "if the slot existed before, those committed after the router's last position";
     SlotOfAnotherPlugin = 3002, "the slot uses another output plugin", Lost, UNRETAINED;
-    SlotOfAnotherDatabase = 3003, "the slot belongs to another database", Lost, "unless only the database in the configuration is wrong: nothing retains those committed before the router has a slot of its own";
+    SlotOfAnotherDatabase = 3003, "the slot belongs to another database", Lost, "if the database in the configuration is the right one, those committed before the router has a slot of its own";
     SlotLost = 3004, "Postgres has invalidated the slot", Lost, "those committed after the position in the message";
     SlotTwoPhase = 3005, "the slot was created with two_phase", Late, WAIT;
     SlotNotStarted = 3006, "Postgres cannot stream from the slot", Lost, "if the slot has been invalidated or dropped, which `check` shows";
     SlotHeadroom = 3007, "Postgres is about to invalidate the slot", Lost, "those that are not sent before then";
-    AnotherCluster = 3101, "the checkpoint is from another database cluster", Lost, "those that the former cluster had not sent";
+    AnotherCluster = 3101, "the checkpoint is from another database cluster", Lost, "those the former cluster had not sent";
     AnotherSlot = 3102, "the checkpoint belongs to another slot", Lost, "those between the two positions, or they are sent twice";
     TimelineLeftBefore = 3103, "the server's timeline branched off before the router's position", Lost, "those committed on this server before the slot's position, unless the slot was there before; and Kafka has events that Postgres no longer has";
     TimelineUnrelated = 3104, "the server's timeline does not descend from the router's", Lost, "those committed on this server before the slot's position, or they are sent twice; and Kafka may have events that Postgres no longer has";

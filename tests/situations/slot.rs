@@ -158,10 +158,11 @@ async fn situation_slot_moved_by_somebody_else() {
     scene.delivered(2).await;
     scene.writes(3).await;
     scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
-    let way = "To go on without the events that may be missing";
-    scene.refused(Code::SlotAhead, 3, way, Arrive::Without(&[2, 3, 4])).await;
+    scene.refused(Code::SlotAhead, 3, NOTHING_MISSING, Arrive::Without(&[2, 3, 4])).await;
 }
 
+const NOTHING_MISSING: &str = "If Debezium read the slot since and sent its events, or this router ran with another `[delivery] \
+     positions_topic` or none, nothing is missing. Then, or to go on without missing events";
 const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 const NO_BOOKMARK: &str = "There is no bookmark. To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 
@@ -200,7 +201,7 @@ async fn situation_slot_moved_and_publication_dropped_with_a_bookmark() {
     scene.writes(2).await;
     scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
     let ended = Router::start(&scene.settings).exits(3).await;
-    scene.mends(&ended, Code::SlotAhead, "").await;
+    scene.mends(&ended, Code::SlotAhead, "Otherwise events may be missing").await;
     scene.refused(Code::AlteredWhileAway, 3, "", Arrive::AtLeastOnce).await;
 }
 
