@@ -9,7 +9,7 @@ use pg_logical::quoting::literal;
 use super::maker::Maker;
 use super::migrations::{Migration, Migrations};
 use super::object::{self, Object};
-use super::{check_role, script};
+use super::{check_role, role_exists, script};
 use crate::advice;
 use crate::cli::init::InitArgs;
 use crate::error::{Error, ErrorCode};
@@ -106,13 +106,20 @@ async fn perform(maker: &mut Maker, role: Option<&str>) -> Result<(), Error> {
     }
     maker.make(&object::router_schema()).await?;
     MIGRATIONS.apply(maker).await?;
-    maker.make_all(&role.map(privileges).unwrap_or_default()).await?;
+    let mut password = String::new();
+    if let Some(role) = role {
+        if !maker.is_there("role", &role_exists(role)).await? {
+            let role = quoting::identifier(role);
+            password = format!("  \\password {role}   in psql, unless the role logs in without one\n");
+        }
+        maker.make_all(&privileges(role)).await?;
+    }
     if maker.print_report()? {
         return Ok(());
     }
     let unchanged = if maker.changed { "" } else { "Nothing had to be changed.\n" };
     terminal::print(&format!(
-        "{unchanged}\nNext: SELECT * FROM outbox_router.inbox_claim('my-consumer', 'event-id');\n"
+        "{unchanged}\nNext:\n{password}  SELECT * FROM outbox_router.inbox_claim('my-consumer', 'event-id');\n"
     ))
 }
 
@@ -133,7 +140,7 @@ fn privileges(role: &str) -> Vec<Object> {
         Object {
             name: format!("role {name}"),
             purpose: "The role of a consumer".to_owned(),
-            there: format!("EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text})"),
+            there: role_exists(role),
             make: format!("CREATE ROLE {name} LOGIN;"),
             ..Object::default()
         },

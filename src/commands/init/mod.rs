@@ -145,7 +145,9 @@ impl<'a> Init<'a> {
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
         let emit = self.make_emit().await?;
+        let mut new_role = None;
         if let Some(role) = self.role {
+            new_role = (!self.maker.is_there("role", &role_exists(role)).await?).then_some(role);
             self.maker.make_all(&privileges::objects(config, role)).await?;
         }
         let shards = config.every_shard();
@@ -177,7 +179,7 @@ impl<'a> Init<'a> {
         if self.maker.print_report()? {
             return Ok(());
         }
-        self.print_next_steps(emit, &open, !others.is_empty())
+        self.print_next_steps(new_role, emit, &open, !others.is_empty())
     }
 
     /// Whether there is such a function.
@@ -250,13 +252,19 @@ impl<'a> Init<'a> {
         written.map(drop).map_err(|error| self.maker.cannot("write", "record of the slot", error))
     }
 
-    /// `emit` is whether the function `emit` exists; `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
+    /// `new_role` has no password yet; `emit` is whether the function `emit` exists; `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
     /// another number of shards exist.
-    fn print_next_steps(&self, emit: bool, open: &[&str], others: bool) -> Result<(), Error> {
+    fn print_next_steps(
+        &self,
+        new_role: Option<&str>,
+        emit: bool,
+        open: &[&str],
+        others: bool,
+    ) -> Result<(), Error> {
         let mut text =
             if self.maker.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
-        if let Some(role) = self.role {
+        if let Some(role) = new_role {
             text += &format!(
                 "  \\password {}   in psql, unless the role logs in without one\n",
                 quoting::identifier(role)
@@ -279,6 +287,11 @@ impl<'a> Init<'a> {
         };
         terminal::print(&with_config_file(text + "  outbox-router run\n"))
     }
+}
+
+/// A question to the server.
+fn role_exists(role: &str) -> String {
+    format!("EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {})", literal(role))
 }
 
 /// The privileges that an application needs to write events, with the function `emit` too.

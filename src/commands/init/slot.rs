@@ -17,7 +17,7 @@ use super::maker::APPLICATION_NAME;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::commands::signals::cancelled_by;
 use crate::config::Config;
-use crate::error::{Definite, Error, ErrorCode, Exit, Remedy, Step};
+use crate::error::{Definite, Effect, Error, ErrorCode, Exit, Remedy, Step};
 use crate::postgres::administrator;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 
@@ -109,6 +109,15 @@ pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<
         ));
     }
     match catalog.check_slot(config.source()) {
+        Err(Error::Definite(definite)) if definite.code == ErrorCode::SlotOfAnotherDatabase => {
+            Err(Error::refused(
+                definite.code,
+                definite.what,
+                "Set another name as `[postgres] slot`, because slot names are unique in the whole cluster, and run init again; or correct the \
+                 database, if it is wrong",
+            )
+            .meaning(Effect::None, ""))
+        }
         // `run` exits with 3 here; `init` has sent nothing, so it exits with 1
         Err(Error::Definite(definite)) => Err(Definite { exit: Exit::Refused, ..definite }.into()),
         other => other,
