@@ -45,8 +45,13 @@ pub(super) fn topic(record: &Record<'_>, limits: &TopicLimits, compressed: bool)
                 "max.message.bytes of the topic {} less {BATCH_OVERHEAD} for the batch",
                 record.topic
             );
-            let remedy = "Raise the topic's max.message.bytes or set a compression.type under `[kafka]`";
-            Err(too_large(record, limit, &setting, remedy))
+            let remedy = format!(
+                "Raise the topic's max.message.bytes (kafka-configs.sh --bootstrap-server BROKER --alter --topic {} --add-config \
+                 max.message.bytes={}) or set a compression.type under `[kafka]`",
+                record.topic,
+                record.size() + BATCH_OVERHEAD
+            );
+            Err(too_large(record, limit, &setting, &remedy))
         }
         _ => partition(record, limits),
     }
