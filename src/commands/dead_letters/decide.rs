@@ -80,7 +80,7 @@ pub(super) async fn decide(
     }
     let events = counted(number(marked.first(), 0), "event");
     let what = match decision {
-        Decision::Retry => format!("{events} will be sent again, followed by the events parked behind."),
+        Decision::Retry => format!("{events} will be tried again, followed by the events parked behind."),
         Decision::Discard => format!("{events} will be discarded."),
     };
     terminal::print(&format!(

@@ -98,9 +98,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push((
             "parked",
             format!(
-                "{} events of {} aggregates: {}",
-                parked.events,
-                parked.aggregates,
+                "{} of {}: {}",
+                counted(parked.events, "event"),
+                counted(parked.aggregates, "aggregate"),
                 with_config_file("outbox-router dead-letters list")
             ),
         ));
