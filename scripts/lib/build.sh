@@ -53,6 +53,7 @@ sum_up_progress() {
     fi
     # above 128 at a timeout, with the beginning of a line
     if ((code <= 128)); then
+      [[ $line != *'Blocking waiting for file lock'* ]] || state=$line
       if [[ ! $line =~ $status ]] && { [[ -n $line ]] || ((code == 0)); }; then
         printf '%s\n' "$line" >&2
       fi
@@ -72,6 +73,8 @@ progress_of() {
   if [[ $1 =~ $counts ]]; then
     printf '%s of %s steps done%s' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[4]:+, now ${BASH_REMATCH[4]}}"
     ((BASH_REMATCH[1] * 20 < BASH_REMATCH[2] * 19)) || printf '; the last steps take longest'
+  elif [[ $1 == *Blocking* ]]; then
+    printf 'waiting until another build has ended'
   else
     printf 'cargo is preparing the build'
   fi
