@@ -113,11 +113,13 @@ fn show<P: Display>(found: &Found<P>, name: &str, style: &TableStyle) -> String 
         };
         return format!("{why}\n\n{}\n", known.trim_end());
     };
-    let mut text = table::render(report, style);
-    if report.name != name {
-        text += &format!("\nThis is {}. The router of this configuration is called {name}.\n", report.name);
+    let table = table::render(report, style);
+    match report.name == name {
+        true => table,
+        false => {
+            format!("This is {}. The router of this configuration is called {name}.\n\n{table}", report.name)
+        }
     }
-    text
 }
 
 #[cfg(test)]
