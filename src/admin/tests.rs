@@ -194,7 +194,7 @@ fn an_address_in_use_is_named_with_the_key_to_change() {
     let monitor = Monitor::new("shop.outbox_router");
     let Err(Error::Definite(error)) = AdminServer::start(&listen, monitor) else { panic!("must not bind") };
     assert_eq!(error.exit, Exit::Usage);
-    insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"OBR-2006: The admin endpoint cannot listen at <listen>: another process listens there. Events: delayed, not lost: they wait in the log until the router runs. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
+    insta::assert_snapshot!(error.to_string().replace(&listen, "<listen>"), @r#"OBR-2006: The admin endpoint cannot listen at <listen>: another process listens there. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
 }
 
 #[test]
@@ -209,6 +209,6 @@ fn a_router_that_has_the_address_is_named() {
 #[test]
 fn an_invalid_address_is_named_with_the_key_to_change() {
     let message = |listen| AdminServer::start(listen, Monitor::new("r")).unwrap_err().to_string();
-    insta::assert_snapshot!(message("8084"), @r#"OBR-2006: The admin endpoint cannot listen at 8084: it is not of the form host:port. Events: delayed, not lost: they wait in the log until the router runs. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
-    insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"OBR-2006: The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Events: delayed, not lost: they wait in the log until the router runs. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
+    insta::assert_snapshot!(message("8084"), @r#"OBR-2006: The admin endpoint cannot listen at 8084: it is not of the form host:port. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
+    insta::assert_snapshot!(message("192.0.2.1:8084"), @r#"OBR-2006: The admin endpoint cannot listen at 192.0.2.1:8084: this machine has no such address. Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint"#);
 }

@@ -115,7 +115,7 @@ codes! {
     KafkaProperties = 2003, "a Kafka property cannot be used", Late, WAIT;
     Contracts = 2004, "the contracts contain errors", None, "";
     ProcessLimits = 2005, "a limit on threads or open files is too low", Late, WAIT;
-    AdminEndpoint = 2006, "the admin endpoint cannot listen", Late, WAIT;
+    AdminEndpoint = 2006, "the admin endpoint cannot listen", None, "";
     Environment = 2007, "an environment variable cannot be used", Late, WAIT;
     InputOutput = 2008, "a file, standard input or standard output cannot be read or written", None, "";
     DebeziumConfiguration = 2009, "the Debezium configuration cannot be translated", None, "";
@@ -166,7 +166,7 @@ codes! {
     EventUnroutable = 6001, "an event cannot be turned into a record", Late, BEHIND;
     EventContract = 6002, "an event violates its contract", Late, BEHIND;
     EventTooLarge = 6003, "an event is larger than Kafka accepts", Late, BEHIND;
-    EventTopic = 6004, "the topic of an event cannot be used", Late, BEHIND;
+    EventTopic = 6004, "the topic of an event is missing or cannot be used", Late, BEHIND;
     EventRefused = 6005, "Kafka refuses an event", Late, BEHIND;
     RowUpdated = 6006, "a row of the outbox was updated", Late, "those after the update wait in the log";
     MessageUndecodable = 6007, "a logical message is not an event", Late, BEHIND;

@@ -63,7 +63,9 @@ impl Backoff {
             Some(refusal) => {
                 tracing::warn!(peer, code = %refusal.code, reason, "refused; retrying until the cause is corrected");
             }
-            None => tracing::warn!(peer, reason, "connection failed; retrying until it works"),
+            None => {
+                tracing::warn!(peer, code = %failure.code(), reason, "connection failed; retrying until it works")
+            }
         }
         again
     }

@@ -243,7 +243,7 @@ fn new_topics(
             findings.error(
                 "replication_factor",
 ErrorCode::TopicUnavailable,
-                format!("a topic that the router creates: the replication factor is {replicas}, but there are {} brokers", kafka_state.brokers),
+                format!("a topic that the router creates: the replication factor is {replicas}, and the cluster has {}", counted(kafka_state.brokers, "broker")),
                 "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
             );
         }
