@@ -81,7 +81,7 @@ impl<'a> Typist<'a> {
         let way = way.unwrap_or_else(|| panic!("no way out {name:?} in {}", ended.log)).clone();
         assert!((1..=3).contains(&way.steps.len()), "one to three steps: {}", ended.log);
         for step in &way.steps {
-            self.types_step(&way.name, step).await;
+            self.types_step(step).await;
         }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Typist<'a> {
         (self.router.unwrap(), self.settings)
     }
 
-    async fn types_step(&mut self, way: &str, step: &Step) {
+    async fn types_step(&mut self, step: &Step) {
         self.configures(&step.text);
         if step.text.contains("Stop the router")
             && let Some(router) = self.router.take()
@@ -112,8 +112,8 @@ impl<'a> Typist<'a> {
                 Some(run) if run.starts_with("run ") => {
                     self.starts_with(&run.split(' ').skip(1).collect::<Vec<_>>()).await;
                 }
-                Some("init") if way.contains("`init` stops") => {
-                    refused(&self.settings.run_async(&["init"]).await, 1, &["OBR-"]);
+                Some("init") if step.text.contains("`init` ends with OBR-4002") => {
+                    refused(&self.settings.run_async(&["init"]).await, 1, &["OBR-4002"]);
                 }
                 Some(_) => self.runs(command).await,
                 None => self.types_sql(&client, command).await,
