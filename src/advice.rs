@@ -10,7 +10,7 @@ use pg_logical::server_error::{ErrorKind, ServerError};
 use pg_logical::{Environment, InvalidConnInfo, Remedy};
 use tokio_postgres::error::SqlState;
 
-use crate::error::{self, Error, ErrorCode, Peer, Step, Transient};
+use crate::error::{self, Error, ErrorCode, Peer, Step, Transient, shell_word};
 
 const SERVER_LOG: &str = "The server's log says more";
 
@@ -253,11 +253,14 @@ fn advice(remedy: &Remedy, server: Option<&ServerError>) -> Cow<'static, str> {
         }
         Remedy::FollowServerHint => server.map_or(SERVER_LOG.into(), general_remedy),
         Remedy::CorrectPassword { user } => format!(
-                "Correct the password (postgres.url or --url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE \"{user}\" PASSWORD '...'. If there is no such role yet, `outbox-router init --role {user}` with an administrator's --url makes it"
+                "Correct the password (postgres.url or --url, postgres.password_file, postgres.password_command, PGPASSWORD or the passfile), or on the server: ALTER ROLE {} PASSWORD '...'. If there is no such role yet, `outbox-router init --role {}` with an administrator's --url makes it",
+                quoting::identifier(user),
+                shell_word(user)
         )
         .into(),
         Remedy::AllowLogin { user, dbname } => format!(
-                "Make sure that role \"{user}\" exists (`outbox-router init --url postgres://ADMINISTRATOR@HOST/{dbname} --role {user}` makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it"
+                "Make sure that role \"{user}\" exists (`outbox-router init --role {}` with an administrator's --url makes it) and may log in, that pg_hba.conf (then SELECT pg_reload_conf()) has a line for it, for database \"{dbname}\", for this client's address and for this sslmode, and that sslcert is set if the line asks for a certificate, whose CN must be the role unless pg_ident.conf maps it",
+                shell_word(user)
         )
         .into(),
         Remedy::CorrectDatabase { dbname } => format!("Create database \"{dbname}\", or correct the database's name in the connection string (postgres.url, or --url of this command)").into(),

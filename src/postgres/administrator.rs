@@ -25,8 +25,10 @@ pub fn init_command(router: &ConnInfo) -> String {
 
 /// The remedy with this command as its only step. `why` says what it is for.
 pub fn init_remedy(why: &str, router: &ConnInfo) -> Remedy {
-    Remedy::steps([Step::new(format!("{why}, as an administrator, whose name stands for ADMINISTRATOR"))
-        .typing(init_command(router))])
+    Remedy::steps([Step::new(format!(
+        "{why}, as an administrator (replace ADMINISTRATOR with that role's name)"
+    ))
+    .typing(init_command(router))])
 }
 
 /// Refuses a server whose `wal_level` is not logical.

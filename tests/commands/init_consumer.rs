@@ -144,6 +144,7 @@ fn usage_errors_say_what_to_give() {
     let run = |arguments: &[&str]| Ran::of(process::output(&mut command(&place, arguments)));
     refused(&run(&[]), 2, &["--consumer needs --url"]);
     refused(&run(&["--print-sql", "--role", "pg_mine"]), 2, &["Choose another name"]);
+    refused(&run(&["--print-sql", "--url", "postgres:///x"]), 2, &["it takes no --url"]);
     refused(&run(&["--print-acls"]), 2, &["--print-acls"]);
     refused(&place.run(&["init", "--print-sql", "--url", &place.url("postgres")]), 2, &["--print-sql"]);
 }

@@ -41,7 +41,7 @@ pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mu
         } else if !is_allowed(config, &topic) {
             findings.error(
                 "topics",
-ErrorCode::EventUnroutable,
+                ErrorCode::EventUnroutable,
                 format!(
                     "`[topics] allow` does not name {topic}, and the table has events of {aggregate_type:?} for it: the router stops at \
                      such an event"
@@ -55,7 +55,7 @@ ErrorCode::EventUnroutable,
 fn refused_positions(topic: &str, events: &str, findings: &mut Findings) {
     findings.error(
         "positions_topic",
-ErrorCode::EventUnroutable,
+        ErrorCode::EventUnroutable,
         format!("{topic} is the positions topic, and would have events too: the router stops at {events}"),
         "Correct the topic in `[route]` and its rules. Before the first start you can name another `[delivery] positions_topic` \
          instead; later the router would not find its checkpoint",

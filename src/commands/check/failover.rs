@@ -124,7 +124,7 @@ impl Standbys {
         for (name, _) in self.synchronized.iter().filter(|(_, active)| !active) {
             findings.error(
                 "failover",
-ErrorCode::StandbyAway,
+                ErrorCode::StandbyAway,
                 format!("synchronized_standby_slots names {name}, and no standby reads that slot: events wait until one does"),
                 format!(
                     "Start the standby whose primary_slot_name is {name}, or remove the slot from synchronized_standby_slots and \

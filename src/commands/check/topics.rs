@@ -123,7 +123,7 @@ pub(super) fn durability(
     if topic.leaderless > 0 {
         findings.error(
             "topic_leader",
-ErrorCode::TopicUnavailable,
+            ErrorCode::TopicUnavailable,
             format!(
                 "{} of {} partitions of the topic {name} have no leader",
                 topic.leaderless, topic.partitions
@@ -242,7 +242,7 @@ fn new_topics(
         if usize::try_from(replicas).is_ok_and(|replicas| replicas > kafka_state.brokers) {
             findings.error(
                 "replication_factor",
-ErrorCode::TopicUnavailable,
+                ErrorCode::TopicUnavailable,
                 format!("a topic that the router creates: the replication factor is {replicas}, and the cluster has {}", counted(kafka_state.brokers, "broker")),
                 "Lower `[topics] replication_factor` or the brokers' default.replication.factor",
             );

@@ -9,7 +9,7 @@ use pg_logical::quoting::literal;
 use super::maker::Maker;
 use super::migrations::{Migration, Migrations};
 use super::object::{self, Object};
-use super::{check_role, role_exists, script};
+use super::{check, role_exists, script};
 use crate::advice;
 use crate::cli::init::InitArgs;
 use crate::error::{Error, ErrorCode};
@@ -71,7 +71,7 @@ const FOREIGN_OWNER_REMEDY: &str = "Connect as its owner, or have a superuser ru
 /// Installs the functions, or prints a script that does.
 pub(super) async fn install(args: &InitArgs, env: &Environment) -> Result<(), Error> {
     let role = args.role.as_deref();
-    check_role(role)?;
+    check(args)?;
     if args.print_sql {
         return terminal::print(&script(role));
     }

@@ -43,23 +43,9 @@ pub(super) use slot::{alter_failover, say_wait as say_slot_wait};
 /// Postgres cannot be reached or refuses, or an existing object cannot be used; that object is not altered. Objects created
 /// before that stay, and the next run finds them.
 pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result<(), Error> {
-    check_role(args.role.as_deref())?;
-    if args.print_sql && args.url.is_some() {
-        return Err(Error::usage(
-            ErrorCode::CommandLine,
-            "--print-sql connects to no server, so it takes no --url",
-            "Leave out one of them",
-        ));
-    }
+    check(args)?;
     if args.print_acls {
         return terminal::print(&acls::commands(config));
-    }
-    if args.print_sql && args.url.is_some() {
-        return Err(Error::usage(
-            ErrorCode::CommandLine,
-            "--print-sql does not connect",
-            "Leave out --url: the script is for the database of `[postgres] url`",
-        ));
     }
     if args.print_sql {
         let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
@@ -87,8 +73,16 @@ pub(super) async fn init_consumer(args: &InitArgs, env: &Environment) -> Result<
     consumer::install(args, env).await
 }
 
-/// Refuses a name that no role can have.
-fn check_role(role: Option<&str>) -> Result<(), Error> {
+/// Refuses a name that no role can have, and a server for the script, which needs none.
+fn check(args: &InitArgs) -> Result<(), Error> {
+    if args.print_sql && args.url.is_some() {
+        return Err(Error::usage(
+            ErrorCode::CommandLine,
+            "--print-sql connects to no server, so it takes no --url",
+            "Leave out one of them",
+        ));
+    }
+    let role = args.role.as_deref();
     if role.is_some_and(|role| role.is_empty() || role.len() > 63 || role.contains('\0')) {
         return Err(Error::usage(
             ErrorCode::CommandLine,

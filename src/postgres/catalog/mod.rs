@@ -45,7 +45,7 @@ pub struct Catalog {
     pub publication: Option<Publication>,
     /// The outbox tables in the order of the configuration; `None` for a missing one.
     pub tables: Vec<Option<Table>>,
-    /// What is known of their names, also if only the slot was queried.
+    /// What is known of their names, even if only the slot was queried.
     pub named: Vec<Named>,
     /// Whether the session has the router's own role, and that is a superuser, which may create and grant everything.
     pub superuser: bool,

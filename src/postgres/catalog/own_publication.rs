@@ -92,11 +92,19 @@ pub(super) fn own_slot(source: OutboxSource<'_>) -> String {
     own_names(source).1
 }
 
-/// The names of the new publication and slot. Names have at most 63 bytes.
+/// The names of the new publication and slot.
 fn own_names(source: OutboxSource<'_>) -> (String, String) {
-    let own = |name: &str| name.chars().take(57).collect::<String>() + "_own";
     let (publication, slot) = source.base_names();
-    (own(publication), own(slot))
+    (with_suffix(publication, "_own"), with_suffix(slot, "_own"))
+}
+
+/// A name beside this one. Its beginning is cut where needed, because names have at most 63 bytes.
+pub(super) fn with_suffix(name: &str, suffix: &str) -> String {
+    let mut name = name.to_owned();
+    while name.len() + suffix.len() > 63 {
+        name.pop();
+    }
+    name + suffix
 }
 
 /// The first step. `when` says when to create what is new.
@@ -122,4 +130,16 @@ fn start(source: OutboxSource<'_>, then: &str) -> String {
 
 fn run(source: OutboxSource<'_>) -> String {
     format!("outbox-router run{}", shards::argument(source.shard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_suffix_has_at_most_63_bytes() {
+        assert_eq!(with_suffix("shop", "_own"), "shop_own");
+        let long = "ü".repeat(31);
+        assert_eq!(with_suffix(&long, "_own"), "ü".repeat(29) + "_own");
+    }
 }

@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::own_publication::own_publication_with_rows;
+use super::own_publication::{own_publication_with_rows, with_suffix};
 use super::recovery_steps::{log_table, resume_after_alteration, unlogged};
 use super::table::Table;
 use super::{Catalog, Missing, Unreadable, Values, flag};
@@ -265,12 +265,7 @@ pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(Str
 
 /// The name of the publication for outbox tables that no other publication names.
 pub fn guard(postgres: &Postgres) -> String {
-    // names have at most 63 bytes
-    let mut name = postgres.publication.clone();
-    while name.len() > 57 {
-        name.pop();
-    }
-    name + "_guard"
+    with_suffix(&postgres.publication, "_guard")
 }
 
 /// The finding about a view or the like.

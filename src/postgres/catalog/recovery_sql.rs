@@ -10,6 +10,7 @@
 use pg_logical::Lsn;
 use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
+use super::own_publication::with_suffix;
 use super::table::{Named, Table};
 use crate::config::{OutboxSource, TableName};
 use crate::error::Step;
@@ -63,9 +64,8 @@ pub fn in_commit_order(
 ) -> Recovery {
     let (postgres, outbox) = (source.postgres, source.outbox);
     let slot = literal(&postgres.slot);
-    // slot names are unique on the server, and another router may need a copy too: the name contains this router's slot, cut
-    // to 63 bytes
-    let copy = literal(&format!("{}_rescue", postgres.slot.chars().take(56).collect::<String>()));
+    // slot names are unique on the server, and another router may need a copy too: the name contains this router's slot
+    let copy = literal(&with_suffix(&postgres.slot, "_rescue"));
     // The rows of a partition are shown under its own name, and those of a table that was renamed or moved to another schema
     // under either name. Only a publication that names a table keeps it when it is moved to another schema.
     let named = |table: &Table| !table.partitioned && !table.published_unnamed();
@@ -228,9 +228,7 @@ pub fn send_from_table(
     let Recovery { store, show, send } = from_table(source, named, since)?;
     let space = if run.is_empty() { "" } else { " " };
     let start = match run {
-        "" => {
-            "Start the router. If it stops with a code from OBR-3101 to OBR-3109, run the --accept-gap command that it prints"
-        }
+        "" => "Start the router. If it stops and prints an --accept-gap command, run that",
         _ => "Start the router once with this option",
     };
     Some(vec![

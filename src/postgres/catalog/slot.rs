@@ -4,7 +4,7 @@ use pg_logical::Lsn;
 use pg_logical::QueryError;
 use pg_logical::session::Session;
 
-use super::own_publication::own_slot;
+use super::own_publication::{own_slot, with_suffix};
 use super::recovery_sql;
 use super::{Catalog, Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
@@ -196,7 +196,7 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), E
         return Err(lost(slot, catalog, source));
     }
     if slot.two_phase {
-        let committed = name.chars().take(53).collect::<String>() + "_committed";
+        let committed = with_suffix(name, "_committed");
         return Err(Error::not_safe(
             ErrorCode::SlotTwoPhase,
             format!(
