@@ -289,7 +289,7 @@ pub struct CheckArgs {
     #[arg(long)]
     pub end_to_end: bool,
 
-    /// The aggregate type of this event, which decides on its topic
+    /// The aggregate type of this event, which determines its topic
     #[arg(long, value_name = "TYPE", default_value = END_TO_END_MARK, requires = "end_to_end")]
     pub aggregate_type: String,
 

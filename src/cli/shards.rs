@@ -15,7 +15,7 @@ from the old slots, and later events from the new ones. Applications can keep wr
 hands over, and drops the old slots.
   4. Start the routers with the new number.
 
-While a server is unreachable the command waits, as `run` does, and logs why. If it is interrupted, also with Ctrl-C, run it again. \
+While a server is unreachable the command waits, as `run` does, and logs why. If it is interrupted, even with Ctrl-C, run it again. \
 Parked events must be retried or discarded first.
 
 Exit codes:
