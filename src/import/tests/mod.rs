@@ -260,3 +260,51 @@ fn columns_that_are_called_like_keys() {
         .join("\n")
     );
 }
+
+/// The keys of columns in the configuration, and the findings about the lists of columns.
+fn columns_of(settings: &str) -> String {
+    let import = imported(&format!(
+        "plugin.name=pgoutput\ntransforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n{settings}"
+    ));
+    let keys = ["columns", "partition", "headers.", "envelope.", "value", "missing_columns"];
+    let lines = import.configuration.lines().filter(|line| keys.iter().any(|key| line.starts_with(key)));
+    let lines = lines.map(|line| line.split("  #").next().unwrap_or_default().to_owned());
+    let about = import.findings.iter().filter(|finding| finding.setting.starts_with("column."));
+    let about =
+        about.map(|finding| format!("{}: {}: {}", finding.level.label(), finding.setting, finding.meaning));
+    lines.chain(about).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_column_that_debezium_does_not_read_is_not_sent() {
+    const ONE: &str = "table.include.list=public.outbox\n";
+    const TWO: &str = "table.include.list=a.outbox,b.outbox\n";
+    const IGNORE: &str = "transforms.o.table.fields.additional.error.on.missing=false\n";
+    let place = |placement: &str| format!("transforms.o.table.fields.additional.placement={placement}\n");
+    let cases = [
+        format!(
+            "{ONE}{IGNORE}{}column.exclude.list=public.outbox.tenant",
+            place("tenant:header,type:header")
+        ),
+        format!("{ONE}{}column.exclude.list=public.outbox.tenant", place("tenant:header:x")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=.*\\\\.Tenant", place("tenant:partition,type:header")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=public.outbox.tenant", place("tenant:envelope")),
+        format!("{TWO}{IGNORE}{}column.exclude.list=b.outbox.tenant", place("tenant:header")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=outbox.tenant,public.outbox.ten", place("tenant:header")),
+        format!(
+            "{ONE}{IGNORE}{}column.include.list=public.outbox.(id|aggregatetype|aggregateid|payload)",
+            place("tenant:header")
+        ),
+        format!("{ONE}column.include.list=public.outbox.(id|aggregate.*)"),
+        format!(
+            "{ONE}column.exclude.list=public.outbox.(at|trace)\ntransforms.o.table.field.event.timestamp=at\n\
+                 transforms.o.tracing.span.context.field=trace"
+        ),
+        format!("{ONE}column.exclude.list=public.outbox.key\ntransforms.o.table.field.event.key=key"),
+        format!("{}column.exclude.list=public.outbox.tenant", place("tenant:header")),
+        format!("{ONE}{}column.exclude.list=", place("tenant:header")),
+    ];
+    let told =
+        cases.map(|settings| format!("{settings}\n    {}\n", columns_of(&settings).replace('\n', "\n    ")));
+    insta::assert_snapshot!(told.join("\n"));
+}

@@ -90,10 +90,6 @@ const KNOWN: &[Known] = &[
         &[""],
         "The router does not run Java classes: columns are written as Postgres or Debezium's own converters write them",
     ),
-    ignored(
-        &["column.exclude.list", "column.include.list", "column.blacklist", "column.whitelist"],
-        "Only concerns change events: a record has those columns that the configuration names",
-    ),
     // the treatment of events
     known(
         NoEquivalent,

@@ -1,5 +1,6 @@
 //! Each subject takes its settings out of the connector, writes keys, and reports findings.
 
+mod columns;
 mod converters;
 mod delivery;
 mod kafka;
@@ -34,9 +35,9 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         translation.find(Level::Ignored, setting, meaning);
     }
     let mut chain = transforms::read(&mut translation)?;
-    let topics = table::translate(&mut translation, &chain);
-    let value = routing::translate(&mut translation, std::mem::take(&mut chain.router.options));
-    transforms::others(&mut translation, chain, &topics);
+    let outboxes = table::translate(&mut translation, &chain);
+    let value = routing::translate(&mut translation, std::mem::take(&mut chain.router.options), &outboxes);
+    transforms::others(&mut translation, chain, &outboxes.topics);
     converters::translate(&mut translation, &value);
     postgres::translate(&mut translation);
     kafka::translate(&mut translation);

@@ -1,5 +1,7 @@
 //! The options of the outbox event router (`EventRouterConfigDefinition`).
 
+use super::columns::{Columns, Unread};
+use super::table::Outboxes;
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
@@ -18,21 +20,25 @@ pub(super) struct Value {
 }
 
 /// Takes the options of the outbox event router.
-pub(super) fn translate(translation: &mut Translation, options: Settings) -> Value {
+pub(super) fn translate(translation: &mut Translation, options: Settings, outboxes: &Outboxes) -> Value {
     let mut router = Router {
+        read: Columns::take(translation, outboxes),
         translation,
         options,
         columns: COLUMNS.map(|(_, key, column)| (key, column.to_owned())).to_vec(),
     };
     router.columns();
     router.topic();
-    let envelope = router.placement();
+    let ignores_missing = router.missing_columns();
+    let envelope = router.placement(ignores_missing);
     router.choices();
     let expand = router.take("table.expand.json.payload", "payload_json").filter(Setting::is_true);
     let expand_null = router.unlike("table.json.payload.null.behavior", "expand.null", "ignore");
     let expand_empty_array =
         router.unlike("table.json.payload.empty.array.behavior", "expand.empty_array", "ignore");
     router.rest();
+    let Router { translation, read, .. } = router;
+    read.finish(translation);
     Value { envelope, expand, expand_null, expand_empty_array }
 }
 
@@ -49,6 +55,8 @@ struct Router<'a> {
     options: Settings,
     /// The columns that have a key, with that key.
     columns: Vec<(&'static str, String)>,
+    /// Which columns Debezium reads.
+    read: Columns<'a>,
 }
 
 impl Router<'_> {
@@ -83,7 +91,19 @@ impl Router<'_> {
                            change, a little later";
             self.translation.find_unset(Level::Note, "table.field.event.timestamp", meaning);
         }
+        for (key, column) in &self.columns {
+            let Some(unread) = self.read.unread(column) else { continue };
+            let meaning = format!(
+                "It leaves out the column `{column}` of {}, without which Debezium fails; the router reads it as \
+                 `columns.{key}`",
+                unread.tables
+            );
+            self.read.find(self.translation, &unread, Level::Differs, &meaning);
+        }
         if let Some(setting) = self.take("tracing.span.context.field", "tracing_span_context") {
+            if let Some(unread) = self.read.unread(&setting.value) {
+                return self.leave_out(&format!("`{}`, with the trace,", setting.value), &unread, true);
+            }
             self.translation.text(Section::Outbox, "columns.tracing_span_context", &setting);
             self.columns.push(("tracing_span_context", setting.value.clone()));
             let meaning = "Debezium makes headers of it only with OpenTelemetry on its class path, which is \
@@ -164,7 +184,7 @@ impl Router<'_> {
     }
 
     /// `column:header|envelope|partition[:alias]`, in order. Returns the setting if it makes the value an envelope.
-    fn placement(&mut self) -> Option<Setting> {
+    fn placement(&mut self, ignores_missing: bool) -> Option<Setting> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
         let mut partition = None;
@@ -178,13 +198,16 @@ impl Router<'_> {
                 self.translation.find(Level::Differs, &setting, meaning);
                 continue;
             }
+            // the value is an envelope even if the column is missing
+            envelope |= place == "envelope";
+            if let Some(unread) = self.read.unread(column) {
+                self.leave_out(&format!("`{}`", member.trim()), &unread, ignores_missing);
+                continue;
+            }
             let Some(template) = self.column(column, &setting) else { continue };
             match place.as_str() {
                 "header" => self.named("headers", alias, &template, &setting),
-                "envelope" => {
-                    envelope = true;
-                    self.named("envelope", alias, &template, &setting);
-                }
+                "envelope" => self.named("envelope", alias, &template, &setting),
                 // the last one wins
                 _ => partition = Some(template),
             }
@@ -196,6 +219,35 @@ impl Router<'_> {
             self.translation.set(Section::Route, "value", quoted("envelope"), &setting);
         }
         envelope.then_some(setting)
+    }
+
+    /// Reports that something is not written, because Debezium does not read its column, which may be private.
+    fn leave_out(&mut self, what: &str, unread: &Unread, ignores_missing: bool) {
+        let tables = &unread.tables;
+        let (level, meaning) = match (ignores_missing, unread.everywhere) {
+            (true, true) => (
+                Level::Note,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}, and so its \
+                     records lack it too"
+                ),
+            ),
+            (true, false) => (
+                Level::Differs,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}. Records of \
+                     the other outbox tables lose it"
+                ),
+            ),
+            (false, _) => (
+                Level::Differs,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}, and fails \
+                     without it unless `table.fields.additional.error.on.missing` is false"
+                ),
+            ),
+        };
+        self.read.find(self.translation, unread, level, &meaning);
     }
 
     fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
@@ -225,15 +277,19 @@ impl Router<'_> {
         Some(if means_another { format!("${{column.{column}}}") } else { format!("${{{column}}}") })
     }
 
-    fn choices(&mut self) {
-        // the name in 3.4, and in later versions
+    /// Whether a column that the table lacks is ignored. The setting has one name in 3.4 and another in later versions.
+    fn missing_columns(&mut self) -> bool {
         let ignored = self
             .take("table.fields.additional.error.on.missing", "missing_columns")
             .filter(|setting| !setting.is_true())
             .or_else(|| self.unlike("table.field.additional.missing", "missing_columns", "error"));
-        if let Some(setting) = ignored {
-            self.translation.set(Section::Route, "missing_columns", quoted("ignore"), &setting);
+        if let Some(setting) = &ignored {
+            self.translation.set(Section::Route, "missing_columns", quoted("ignore"), setting);
         }
+        ignored.is_some()
+    }
+
+    fn choices(&mut self) {
         if let Some(setting) =
             self.take("route.tombstone.on.empty.payload", "tombstone_on_empty").filter(Setting::is_true)
         {

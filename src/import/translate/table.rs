@@ -8,21 +8,23 @@ use crate::import::settings::Setting;
 use crate::import::write::{Section, one_or_list};
 
 /// Schema and name.
-type Table = (String, String);
+pub(super) type Table = (String, String);
 
 /// The outbox tables as far as the connector's file names them.
 #[derive(Default)]
-struct Outboxes {
-    named: Vec<Table>,
+pub(super) struct Outboxes {
+    pub(super) named: Vec<Table>,
     /// Expressions that cannot be turned into names.
-    patterns: Vec<String>,
+    pub(super) patterns: Vec<String>,
+    /// The topics of the named ones.
+    pub(super) topics: Vec<Topic>,
 }
 
 /// Stands for every table.
 const ANY_TABLE: &str = ".*";
 
-/// Writes `[outbox] table`, and returns the topics of these tables.
-pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Topic> {
+/// Writes `[outbox] table`, and returns these tables.
+pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Outboxes {
     // Debezium 1 had other names for the first two
     let prefix =
         translation.take_any("topic.prefix").or_else(|| translation.take_any("database.server.name"));
@@ -42,17 +44,17 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
         predicate.map(|predicate| by_predicate(predicate, &prefix, &delimiter)).unwrap_or_default();
     // it alone decides which of the tables that match a pattern are outboxes
     let decided = by_predicate.patterns.is_empty() && !by_predicate.named.is_empty();
-    let (outboxes, from) = match (predicate, include.as_ref()) {
+    let (mut outboxes, from) = match (predicate, include.as_ref()) {
         (Some(predicate), _) if decided && (named.is_empty() || !included.patterns.is_empty()) => {
             (by_predicate, Some(&predicate.setting))
         }
         (_, Some(include)) if !named.is_empty() || !included.patterns.is_empty() => {
-            (Outboxes { named, patterns: included.patterns.clone() }, Some(include))
+            (Outboxes { named, patterns: included.patterns.clone(), ..Outboxes::default() }, Some(include))
         }
         (Some(predicate), _) if !by_predicate.named.is_empty() || !by_predicate.patterns.is_empty() => {
             (by_predicate, Some(&predicate.setting))
         }
-        _ => (Outboxes { named: Vec::new(), patterns: vec![ANY_TABLE.to_owned()] }, None),
+        _ => (Outboxes { patterns: vec![ANY_TABLE.to_owned()], ..Outboxes::default() }, None),
     };
     if let Some(predicate) = predicate
         && let Err(reason) = &predicate.topics
@@ -76,7 +78,8 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
     }
     write(translation, &outboxes, from, predicate.is_some() && include.is_none());
     filters(translation, &outboxes);
-    outboxes.named.iter().map(topic).collect()
+    outboxes.topics = outboxes.named.iter().map(topic).collect();
+    outboxes
 }
 
 fn to_replace(patterns: &[String]) -> String {
@@ -171,11 +174,17 @@ fn leaves_out(filter: &str, list: &str, (schema, table): &Table) -> bool {
         "table.exclude.list" => (format!("{schema}.{table}"), true),
         _ => return false,
     };
+    !passes(&name, list, excludes)
+}
+
+/// Whether this list of expressions lets the name pass, as Debezium's filters do: in either case, and as a whole. An expression that
+/// the router cannot read keeps it out.
+pub(super) fn passes(name: &str, list: &str, excludes: bool) -> bool {
     let matches = |member: &String| match Expression::translate(&format!("(?i){member}")) {
-        Ok(expression) => expression.matches(&name),
+        Ok(expression) => expression.matches(name),
         Err(_) => excludes,
     };
-    split(list).iter().any(matches) == excludes
+    split(list).iter().any(matches) != excludes
 }
 
 /// The tables whose topics the pattern names literally, and the patterns of other topics.
@@ -275,7 +284,7 @@ fn literal(pattern: &str) -> Option<String> {
 }
 
 /// The table's name for `[outbox] table`.
-fn as_sql((schema, table): &Table) -> String {
+pub(super) fn as_sql((schema, table): &Table) -> String {
     let quote = |name: &String| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -296,7 +305,7 @@ mod tests {
 
     #[test]
     fn names_are_told_from_patterns() {
-        let Outboxes { named, patterns } = tables(
+        let Outboxes { named, patterns, .. } = tables(
             r"public.outbox, shop\.outbox,^a[.]b$, c.(d|e), f\.outbox.*, .*\.outbox, g, h.i.j, k\.(l)+, a.(b|b)|c.d",
         );
         let names = [
