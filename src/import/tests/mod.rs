@@ -308,3 +308,39 @@ fn a_column_that_debezium_does_not_read_is_not_sent() {
         cases.map(|settings| format!("{settings}\n    {}\n", columns_of(&settings).replace('\n', "\n    ")));
     insta::assert_snapshot!(told.join("\n"));
 }
+
+#[test]
+fn a_slot_that_the_connector_still_needs_is_not_taken_over() {
+    const SLOT: &str = "topic.prefix=shop\ntransforms=o,p\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+                        slot.name=shop_outbox\npublication.name=shop\nslot.drop.on.stop=true\nlsn.flush.mode=manual\n";
+    let literal = format!("{TOPICS}predicates.p.pattern=shop\\\\.public\\\\.outbox\n");
+    let by_variable = "plugin.name=pgoutput\nslot.name=${env:SLOT}\npublication.name=${env:PUBLICATION}\n";
+    let of_slot = |settings: String| {
+        let import = imported(&format!("{SLOT}{settings}"));
+        let lines = import
+            .configuration
+            .lines()
+            .filter(|line| line.starts_with("slot") || line.starts_with("publication"));
+        let names = ["slot.", "publication.name", "lsn.", "plugin.name", "list", "p.type"];
+        let about =
+            import.findings.iter().filter(|finding| names.iter().any(|name| finding.setting.contains(name)));
+        let about = about
+            .map(|finding| format!("{}: {}: {}", finding.level.label(), finding.setting, finding.meaning));
+        let told = lines.map(str::to_owned).chain(about).collect::<Vec<_>>().join("\n");
+        format!("{settings}\n    {}\n", told.replace('\n', "\n    "))
+    };
+    let cases = [
+        "plugin.name=pgoutput\ntable.include.list=public.outbox".to_owned(),
+        "plugin.name=decoderbufs\ntable.include.list=public.outbox".to_owned(),
+        format!("plugin.name=pgoutput\n{literal}table.include.list=public.outbox,public.customer"),
+        format!("plugin.name=pgoutput\n{literal}table.include.list=public.*"),
+        format!("plugin.name=pgoutput\n{literal}"),
+        format!("{by_variable}{literal}table.include.list=public.outbox,public.customer"),
+        "plugin.name=pgoutput\ntable.include.list=public.outbox\nmessage.prefix.include.list=audit"
+            .to_owned(),
+        "plugin.name=pgoutput\ntable.include.list=public.outbox\n\
+         transforms.p.type=io.debezium.transforms.outbox.EventRouter"
+            .to_owned(),
+    ];
+    insta::assert_snapshot!(cases.map(of_slot).join("\n"));
+}

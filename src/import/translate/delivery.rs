@@ -8,6 +8,9 @@ pub(super) fn translate(translation: &mut Translation) {
     let Some(setting) = translation.take("exactly.once.support", Section::Delivery, "mode") else { return };
     if setting.value.trim().eq_ignore_ascii_case("required") {
         translation.set(Section::Delivery, "mode", quoted("exactly-once"), &setting);
+        if translation.keeps_slot {
+            return;
+        }
         let meaning = "The router's first start on the connector's slot stops with exit code 3 and prints the command that goes \
                        on, because events at the switch may be repeated";
         return translation.find(Level::Note, &setting, meaning);
@@ -25,7 +28,7 @@ mod tests {
         let connector = serde_json::json!({
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "database.hostname": "db", "database.user": "debezium", "database.dbname": "shop",
-            "table.include.list": "public.outbox", "topic.prefix": "shop",
+            "plugin.name": "pgoutput", "table.include.list": "public.outbox", "topic.prefix": "shop",
             "transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
             "exactly.once.support": support,
         });

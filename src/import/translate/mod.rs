@@ -27,6 +27,7 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         settings: connector.settings,
         document: Document::default(),
         findings: Vec::new(),
+        keeps_slot: false,
     };
     is_for_postgres(&mut translation)?;
     for setting in &connector.unread {
@@ -53,6 +54,8 @@ struct Translation {
     settings: Settings,
     document: Document,
     findings: Vec<Finding>,
+    /// The connector's slot is not taken over, and the router has one of its own.
+    keeps_slot: bool,
 }
 
 impl Translation {

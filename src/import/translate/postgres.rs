@@ -124,14 +124,12 @@ fn tls(translation: &mut Translation) {
 }
 
 fn slot(translation: &mut Translation) {
-    let slot = translation.take("slot.name", Section::Postgres, "slot");
-    let publication = translation.take("publication.name", Section::Postgres, "publication");
     let plugin = translation.take_any("plugin.name");
-    if plugin.as_ref().is_none_or(|plugin| plugin.value != "pgoutput") {
-        let meaning = "The slot speaks another protocol than pgoutput, the one that the router reads, and \
-                       cannot be taken over: run `outbox-router init`, which makes a slot and a publication \
-                       of its own, then stop the connector, then start the router; what comes in between \
-                       arrives twice";
+    let is_readable = plugin.as_ref().is_some_and(|plugin| plugin.value == "pgoutput");
+    if !is_readable {
+        let meaning = "The router reads slots with the plugin pgoutput only, and cannot take this one over: run \
+                       `outbox-router init`, which creates a slot and a publication for the router, then stop the \
+                       connector, then start the router; events in between arrive twice";
         match &plugin {
             Some(plugin) => translation.find(Level::NoEquivalent, plugin, meaning),
             None => {
@@ -139,28 +137,40 @@ fn slot(translation: &mut Translation) {
                 translation.find_unset(Level::NoEquivalent, "plugin.name", meaning);
             }
         }
-        for setting in [slot, publication].into_iter().flatten() {
-            let meaning = "The router has one of its own, since it cannot take over the slot; drop this one \
-                           after the switch";
-            translation.find(Level::Note, &setting, meaning);
-        }
-    } else {
-        named(translation, "slot", slot.as_ref(), "slot.name", SLOT);
-        named(translation, "publication", publication.as_ref(), "publication.name", PUBLICATION);
-        let meaning = "Debezium's publication has all tables unless somebody else made it. It can stay; one \
-                       of the outbox alone spares the router reading the changes of all others";
-        match translation.settings.take("publication.autocreate.mode") {
-            Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
-            Some(mode) => translation.find(Level::Note, &mode, meaning),
-            None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
-        }
+    }
+    if !is_readable || translation.keeps_slot {
+        translation.keeps_slot = true;
+        return connectors_own(translation);
+    }
+    let slot = translation.take("slot.name", Section::Postgres, "slot");
+    named(translation, "slot", slot.as_ref(), "slot.name", SLOT);
+    let publication = translation.take("publication.name", Section::Postgres, "publication");
+    named(translation, "publication", publication.as_ref(), "publication.name", PUBLICATION);
+    let meaning = "Debezium's publication has all tables unless somebody else created it. It can stay, but one of the \
+                   outbox alone spares the router from reading the changes of all other tables";
+    match translation.settings.take("publication.autocreate.mode") {
+        Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
+        Some(mode) => translation.find(Level::Note, &mode, meaning),
+        None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
     }
     if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
-        let meaning = "Stopping the connector, or changing its configuration, drops the slot, and what \
-                       nobody has read is lost to the router: while the connector runs, and connected to its \
-                       database, copy the slot with pg_copy_logical_replication_slot, and set `slot` in \
-                       [postgres] to the copy";
+        let meaning = "Stopping the connector, or changing its configuration, drops the slot, and the router loses what \
+                       nobody has read: while the connector runs, and connected to its database, copy the slot with \
+                       pg_copy_logical_replication_slot, and set `slot` in [postgres] to the copy";
         translation.find(Level::ToDo, &setting, meaning);
+    }
+}
+
+/// Reports the settings of a slot and a publication that the router does not use.
+fn connectors_own(translation: &mut Translation) {
+    let meaning = "The router has one of its own: drop this one once no connector uses it";
+    for name in ["slot.name", "publication.name"] {
+        let setting = translation.settings.take(name);
+        setting.iter().for_each(|setting| translation.find(Level::Note, setting, meaning));
+    }
+    if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
+        let meaning = "Only concerns the connector's slot; the router has one of its own";
+        translation.find(Level::Ignored, &setting, meaning);
     }
 }
 
@@ -184,7 +194,7 @@ fn flushing(translation: &mut Translation) {
     };
     for name in ["lsn.flush.mode", "flush.lsn.source"] {
         let Some(setting) = translation.take_any(name) else { continue };
-        let (level, meaning) = match manual(&setting) {
+        let (level, meaning) = match manual(&setting) && !translation.keeps_slot {
             true => (
                 Level::ToDo,
                 "Debezium does not move the slot: everything since the place where somebody else last moved it \

@@ -20,6 +20,11 @@ pub(super) struct Outboxes {
     pub(super) topics: Vec<Topic>,
 }
 
+/// What to do if the connector goes on after the switch.
+const KEEPS_SLOT: &str = "so the connector keeps its slot and publication. Run `outbox-router init`, which creates others, then take the \
+                          outbox out of the connector, then start the router: events in between arrive twice. If nobody \
+                          reads the rest, set `slot` and `publication` in [postgres] to the connector's";
+
 /// Stands for every table.
 const ANY_TABLE: &str = ".*";
 
@@ -69,15 +74,16 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Outboxe
     if let Some(include) = &include {
         let others: Vec<String> = others.iter().map(|(schema, table)| format!("{schema}.{table}")).collect();
         if !others.is_empty() {
-            translation.find(Level::NoEquivalent, include, change_events(&others.join(", ")));
+            change_events(translation, Some(include), &others.join(", "));
         }
         if decided && !included.patterns.is_empty() {
-            let others = format!("all tables that match {}", included.patterns.join(", "));
-            translation.find(Level::NoEquivalent, include, change_events(&others));
+            let others = format!("the other tables that match {}", included.patterns.join(", "));
+            change_events(translation, Some(include), &others);
         }
     }
     write(translation, &outboxes, from, predicate.is_some() && include.is_none());
     filters(translation, &outboxes);
+    messages(translation);
     outboxes.topics = outboxes.named.iter().map(topic).collect();
     outboxes
 }
@@ -90,11 +96,26 @@ fn to_replace(patterns: &[String]) -> String {
     )
 }
 
-fn change_events(tables: &str) -> String {
-    format!(
-        "The connector also sends change events of {tables}; the router does not. Keep a connector for them, \
-         and a slot for each of the two: this slot cannot be taken over while it is needed for both"
-    )
+/// Reports that the connector sends the changes of other tables too. It still needs its slot then.
+fn change_events(translation: &mut Translation, include: Option<&Setting>, tables: &str) {
+    translation.keeps_slot = true;
+    let meaning = format!("The router sends no change events of {tables}, {KEEPS_SLOT}");
+    match include {
+        Some(include) => translation.find(Level::NoEquivalent, include, meaning),
+        None => translation.find_unset(Level::NoEquivalent, "table.include.list", meaning),
+    }
+}
+
+/// Messages of `pg_logical_emit_message` that somebody has asked for by their prefix pass the outbox event router unchanged.
+fn messages(translation: &mut Translation) {
+    let Some(setting) = translation.take_any("message.prefix.include.list") else { return };
+    if setting.value.is_empty() {
+        return;
+    }
+    translation.keeps_slot = true;
+    let meaning =
+        format!("The router sends no messages of pg_logical_emit_message as Debezium does, {KEEPS_SLOT}");
+    translation.find(Level::NoEquivalent, &setting, meaning);
 }
 
 /// A pattern is written as one, which the loader refuses: without it, events of the tables that it matches would be lost.
@@ -113,13 +134,7 @@ fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setti
     let origin = from.map_or("not named by the connector".to_owned(), comment);
     translation.document.set(Section::Outbox, "table", one_or_list(&names), origin);
     if captures_more {
-        translation.find_unset(
-            Level::NoEquivalent,
-            "table.include.list",
-            "The connector sends change events of every other table too; the router does not. Unless nobody \
-             reads them, keep a connector for them, and a slot for each of the two: this slot cannot be \
-             taken over while it is needed for both",
-        );
+        change_events(translation, None, "every other table");
     }
     if let Some(from) = from
         && outboxes

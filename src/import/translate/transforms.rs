@@ -65,12 +65,14 @@ pub(super) fn read(translation: &mut Translation) -> Result<Chain, Error> {
         let transform = Transform { class, predicate, options };
         match (transform.class.value == EVENT_ROUTER, &router) {
             (true, None) => router = Some(transform),
-            (true, Some(_)) => translation.find(
-                Level::NoEquivalent,
-                &transform.class,
-                "A second outbox event router: a configuration has one way to read a table. Import it by \
-                 itself, with the first taken out of a copy of the file, and give it a slot of its own",
-            ),
+            (true, Some(_)) => {
+                translation.keeps_slot = true;
+                let meaning = "A second outbox event router: a configuration has one way to read a table. Import it by \
+                               itself, with the first taken out of a copy of the file. Give each \
+                               configuration a `slot` of its own, and run `outbox-router init` with both before you stop \
+                               the connector";
+                translation.find(Level::NoEquivalent, &transform.class, meaning);
+            }
             (false, None) => before.push(transform),
             (false, Some(_)) => behind.push(transform),
         }
