@@ -239,6 +239,7 @@ fn placements_load() {
         "aggregateid:header:key,payload:header:body",
         "type:header:id,type:envelope:payload,type:envelope:kind",
         " a : header : x.y , b:ENVELOPE,c:partition,d:partition",
+        "type:header:,b:envelope:,c:header: ,:header,",
     ] {
         loaded(&with_option(&format!("transforms.o.table.fields.additional.placement={placement}")), &[]);
     }

@@ -255,6 +255,10 @@ fn columns_that_are_called_like_keys() {
             ("aggregate_id:header,headers:header,a|b:header", ""),
             ("aggregateid:header:key,payload:header:body", ""),
             (" a : header : x , b:ENVELOPE,c:partition,d:partition", ""),
+            ("type:header:", ""),
+            ("type:header:x:,b:partition::,", ""),
+            (",type:header,b::header,c:header::x,d,", ""),
+            ("type:header: ,b:header,:header,c:body", ""),
         ]
         .map(|(placement, more)| format!("{placement} {more}\n{}\n", placed(placement, more)))
         .join("\n")

@@ -5,7 +5,7 @@ use super::table::Outboxes;
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
-use crate::import::settings::{Setting, Settings, lists};
+use crate::import::settings::{Setting, Settings, lists, split};
 use crate::import::write::{Section, key, quoted};
 use crate::topic_name;
 
@@ -188,13 +188,15 @@ impl Router<'_> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
         let mut partition = None;
-        for member in setting.value.split(',') {
-            let mut parts = member.split(':').map(str::trim);
-            let (column, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-            let alias = parts.next().unwrap_or(column);
-            let place = place.to_ascii_lowercase();
-            if parts.next().is_some() || !["header", "envelope", "partition"].contains(&place.as_str()) {
-                let meaning = format!("Debezium would refuse `{}`; it is left out", member.trim());
+        for member in split(&setting.value, ',') {
+            let parts: Vec<&str> = split(member, ':').into_iter().map(str::trim).collect();
+            let (column, place, alias) = match parts.as_slice() {
+                [column, place] => (*column, place.to_ascii_lowercase(), *column),
+                [column, place, alias] => (*column, place.to_ascii_lowercase(), *alias),
+                _ => ("", String::new(), ""),
+            };
+            if !["header", "envelope", "partition"].contains(&place.as_str()) {
+                let meaning = format!("Debezium fails with `{}`; it is left out", member.trim());
                 self.translation.find(Level::Differs, &setting, meaning);
                 continue;
             }
@@ -252,8 +254,13 @@ impl Router<'_> {
 
     fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
         let name = format!("{table}.{}", key(alias));
+        if alias.is_empty() {
+            let meaning =
+                format!("The name after the last colon is empty; {template} is left out of `{table}`");
+            return self.translation.find(Level::Differs, setting, meaning);
+        }
         let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
-        if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
+        if taken || self.translation.document.has(Section::Route, &name) {
             let meaning =
                 format!("There would be two of the name `{alias}`; the router writes the first only");
             return self.translation.find(Level::Differs, setting, meaning);
