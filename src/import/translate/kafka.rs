@@ -98,13 +98,14 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     ),
     (
         Level::NoEquivalent,
-        &["ssl.engine.factory.class", "interceptor.classes", "partitioner.class"],
+        &["ssl.engine.factory.class", "interceptor.classes"],
         "The router cannot run Java classes",
     ),
     (
-        Level::Differs,
-        &["partitioner.ignore.keys"],
-        "The router sends a key to the partition that Java's producers choose by default for it",
+        Level::NoEquivalent,
+        &["partitioner.class", "partitioner.ignore.keys"],
+        "The router chooses the partition by the key, as Java's producers do by default, and so records may land in \
+         other partitions",
     ),
     (
         Level::ToDo,

@@ -134,7 +134,7 @@ fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setti
     let origin = from.map_or("not named by the connector".to_owned(), comment);
     translation.document.set(Section::Outbox, "table", one_or_list(&names), origin);
     if captures_more {
-        change_events(translation, None, "every other table");
+        change_events(translation, None, "any other table");
     }
     if let Some(from) = from
         && outboxes
