@@ -22,9 +22,14 @@ pub(super) struct Connector {
     pub(super) settings: Settings,
     /// Options of converters that the connector does not name. Connect ignores them.
     pub(super) unread: Vec<Setting>,
+    /// The worker's settings are among the settings.
+    pub(super) has_worker: bool,
 }
 
 const CONVERTERS: [&str; 3] = ["key.converter", "value.converter", "header.converter"];
+
+/// Whether a worker supports exactly-once delivery, which its connectors use then by default.
+pub(super) const EXACTLY_ONCE: &str = "exactly.once.source.support";
 
 const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, its `config` alone, the \
                       properties file of a standalone worker, or the application.properties of Debezium \
@@ -42,7 +47,7 @@ pub(super) fn read(text: &str) -> Result<Connector, Error> {
     for name in unnamed {
         unread.extend(settings.take_prefix(&format!("{name}.")).into_rest().map(|(_, setting)| setting));
     }
-    Ok(Connector { form, settings, unread })
+    Ok(Connector { form, settings, unread, has_worker: false })
 }
 
 fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
@@ -65,7 +70,8 @@ fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
 ///
 /// # Errors
 /// The text is not a properties file.
-pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Result<(), Error> {
+pub(super) fn add_worker_settings(connector: &mut Connector, worker: &str) -> Result<(), Error> {
+    let settings = &mut connector.settings;
     // if the connector names a converter, the worker's settings for that converter are ignored
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
     let entries = entries(worker)?;
@@ -84,8 +90,11 @@ pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Resu
             settings.set_default(&format!("producer.override.{property}"), shown, &value);
         } else if name == "bootstrap.servers" {
             settings.set_default("producer.override.bootstrap.servers", shown, &value);
+        } else if name == EXACTLY_ONCE {
+            settings.set(EXACTLY_ONCE, shown, &value);
         }
     }
+    connector.has_worker = true;
     Ok(())
 }
 
@@ -241,11 +250,11 @@ mod tests {
 
     #[test]
     fn a_worker_lies_under_the_connector() {
-        let mut settings = read("value.converter=own\nproducer.override.linger.ms=1").unwrap().settings;
+        let mut connector = read("value.converter=own\nproducer.override.linger.ms=1").unwrap();
         let worker = "key.converter=theirs\nvalue.converter=theirs\nvalue.converter.schemas.enable=false\n\
                       producer.linger.ms=2\nproducer.acks=all\nbootstrap.servers=k:9092\ngroup.id=connect";
-        add_worker_settings(&mut settings, worker).unwrap();
-        let value = |name: &str| settings.get(name).map(|setting| setting.value.as_str());
+        add_worker_settings(&mut connector, worker).unwrap();
+        let value = |name: &str| connector.settings.get(name).map(|setting| setting.value.as_str());
         assert_eq!(value("key.converter"), Some("theirs"));
         assert_eq!(value("value.converter"), Some("own"));
         assert_eq!(value("value.converter.schemas.enable"), None);

@@ -59,7 +59,7 @@ impl Import {
 pub fn import(text: &str, surroundings: &Surroundings) -> Result<Import, Error> {
     let mut connector = connector::read(text)?;
     if let Some(worker) = &surroundings.worker {
-        connector::add_worker_settings(&mut connector.settings, worker)?;
+        connector::add_worker_settings(&mut connector, worker)?;
     }
     if let Some(servers) = &surroundings.bootstrap_servers {
         connector.settings.set("producer.override.bootstrap.servers", "--bootstrap-servers", servers);

@@ -87,6 +87,24 @@ fn a_worker_tells_brokers_and_converters() {
 }
 
 #[test]
+fn a_known_worker_leaves_nothing_to_guess() {
+    let connector = "transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+                     exactly.once.support=requested\n";
+    let worker = "bootstrap.servers=kafka:9092\n";
+    let guesses = |worker: Option<&str>| {
+        let import = import(connector, &with(None, worker)).unwrap();
+        let guesses =
+            ["worker could", "this file does not show", "It depends on the workers", "import again"];
+        let guessed = |finding: &&Finding| guesses.iter().any(|guess| finding.meaning.contains(guess));
+        import.findings.iter().filter(guessed).map(|finding| finding.setting.clone()).collect::<Vec<_>>()
+    };
+    let all =
+        ["key.converter", "value.converter", "bootstrap.servers", "exactly.once.support", "header.converter"];
+    assert_eq!(guesses(None), all);
+    assert_eq!(guesses(Some(worker)), Vec::<String>::new());
+}
+
+#[test]
 fn no_secret_is_printed() {
     for text in [TUTORIAL, EQUIVALENT, WITHOUT, STANDALONE, SERVER] {
         let import = imported(text);

@@ -68,9 +68,16 @@ fn converter(class: &str, options: &Settings) -> Converter {
 
 fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Converter) {
     let Some(setting) = setting else {
-        let meaning = "The worker's decides, which this file does not show (--worker-config): the router \
-                       writes keys as StringConverter does, and another converter's keys have other bytes \
-                       and partitions";
+        let meaning = match translation.has_worker {
+            true => {
+                "Neither the connector nor its worker sets it, and Connect needs it: the router writes keys as \
+                 StringConverter does"
+            }
+            false => {
+                "The worker's decides, which this file does not show (--worker-config): the router writes keys as \
+                 StringConverter does, and another converter's keys have other bytes and partitions"
+            }
+        };
         return translation.find_unset(Level::Differs, "key.converter", meaning);
     };
     let (level, meaning) = match converter {
@@ -94,6 +101,9 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
 
 fn headers(translation: &mut Translation, setting: Option<Setting>, converter: &Converter) {
     let Some(setting) = setting else {
+        if translation.has_worker {
+            return;
+        }
         let meaning = "The router writes headers as SimpleHeaderConverter does, which is Connect's default; \
                        a worker could set another";
         return translation.find_unset(Level::Note, "header.converter", meaning);
@@ -113,10 +123,14 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
     let structure = value.envelope.as_ref().or(value.expand.as_ref());
     let Some(setting) = setting else {
         payload_json(translation, value, false, None);
-        let meaning = "The worker's decides, which this file does not show (--worker-config): the \
-                       configuration is that of StringConverter, or of JsonConverter with \
-                       schemas.enable=false where the value is a structure; if it is JsonConverter, a text \
-                       payload needs `payload_json = \"string\"` in [route]";
+        let known = match translation.has_worker {
+            true => "Neither the connector nor its worker sets it, and Connect needs it",
+            false => "The worker's decides, which this file does not show (--worker-config)",
+        };
+        let meaning = format!(
+            "{known}: the configuration is that of StringConverter, or of JsonConverter with schemas.enable=false where \
+             the value is a structure; if it is JsonConverter, a text payload needs `payload_json = \"string\"` in [route]"
+        );
         return translation.find_unset(Level::Differs, "value.converter", meaning);
     };
     // a structure cannot be bytes

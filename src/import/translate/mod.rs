@@ -28,6 +28,7 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         document: Document::default(),
         findings: Vec::new(),
         keeps_slot: false,
+        has_worker: connector.has_worker,
     };
     is_for_postgres(&mut translation)?;
     for setting in &connector.unread {
@@ -56,6 +57,8 @@ struct Translation {
     findings: Vec<Finding>,
     /// The connector's slot is not taken over, and the router has one of its own.
     keeps_slot: bool,
+    /// What the worker sets is known.
+    has_worker: bool,
 }
 
 impl Translation {
