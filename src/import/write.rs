@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::config::substitute;
+
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Section {
@@ -103,7 +105,7 @@ impl Document {
     }
 }
 
-/// A text as a TOML string on one line.
+/// A template, or another text, as a TOML string on one line.
 pub(super) fn quoted(text: &str) -> String {
     // a regular expression, for example
     let literal = text.contains(['\\', '"']) && !text.contains('\'') && !text.chars().any(char::is_control);
@@ -118,6 +120,11 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
+/// A value that is not a template, as a TOML string. The loader would take `${NAME}` in it as a variable of the environment.
+pub(super) fn literal(text: &str) -> String {
+    quoted(&substitute::escape(text))
+}
+
 /// A key, quoted if it needs to be.
 pub(super) fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -127,14 +134,14 @@ pub(super) fn key(name: &str) -> String {
 /// An array of texts, or a single text without one.
 pub(super) fn one_or_list(texts: &[String]) -> String {
     match texts {
-        [one] => quoted(one),
-        several => format!("[{}]", several.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
+        [one] => literal(one),
+        several => format!("[{}]", several.iter().map(|text| literal(text)).collect::<Vec<_>>().join(", ")),
     }
 }
 
 /// `{ file = "..." }`
 pub(super) fn file(path: &str) -> String {
-    format!("{{ file = {} }}", quoted(path))
+    format!("{{ file = {} }}", literal(path))
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The router's own loader accepts what is printed.
 
 use std::fs;
+use std::path::PathBuf;
 
 use pg_logical::Environment;
+use pg_logical::conninfo::{Host, HostAddr, Password, RootCert};
 use rdkafka::ClientConfig;
 use rdkafka::producer::BaseProducer;
 
@@ -264,4 +266,61 @@ fn expressions_of_topics_load() {
         );
         loaded(&with_option(&option), &[]);
     }
+}
+
+#[test]
+fn every_value_is_read_back_as_it_was() {
+    let mut odd: Vec<String> = r#"/@:?#%[] &=+'"\$,;|{}~ü"#.chars().map(String::from).collect();
+    odd.extend(["${A}", "$${A}", "${a}", "%20", "\u{1f980}"].map(str::to_owned));
+    for odd in odd {
+        for host in ["db", "::1", "fe80::1%eth0"] {
+            let value = format!("a{odd}b");
+            let path = format!("/etc/{value}");
+            let mut connector = serde_json::json!({
+                "plugin.name": "pgoutput", "table.include.list": "public.outbox", "database.hostname": host,
+                "database.user": value, "database.dbname": value, "database.sslrootcert": path,
+                "database.password": format!("${{directory:/run/{value}:password}}"), "publication.name": value,
+                "producer.override.client.id": value, "topic.creation.default.cleanup.policy": value,
+                "producer.override.sasl.kerberos.service.name": value,
+                "transforms": "o,h", "transforms.o.type": "io.debezium.transforms.outbox.EventRouter",
+                "transforms.o.table.field.event.id": value,
+                "transforms.h.type": "org.apache.kafka.connect.transforms.InsertHeader",
+                "transforms.h.header": value, "transforms.h.value.literal": value,
+            });
+            let in_path = !odd.contains([':', '}']);
+            if !in_path {
+                connector.as_object_mut().unwrap().remove("database.password");
+            }
+            let config = loaded(&imported(&connector.to_string()), &[]);
+            let conninfo = &config.postgres.conninfo;
+            let expected = Host { addr: HostAddr::Tcp { name: host.to_owned(), hostaddr: None }, port: 5432 };
+            assert_eq!(conninfo.hosts, [expected]);
+            assert_eq!((&conninfo.user, &conninfo.dbname), (&value, &value));
+            assert_eq!(conninfo.ssl_root_cert, Some(RootCert::File(path.into())));
+            match &conninfo.password {
+                Some(Password::File(file)) => {
+                    assert_eq!(*file, PathBuf::from(format!("/run/{value}/password")))
+                }
+                other => assert!(!in_path && other.is_none(), "{other:?}"),
+            }
+            assert_eq!(config.postgres.publication, value);
+            for property in ["client.id", "sasl.kerberos.service.name"] {
+                assert_eq!(
+                    config.kafka.properties.get(property).map(|value| value.reveal()),
+                    Some(value.as_str())
+                );
+            }
+            assert_eq!(config.topics.config.get("cleanup.policy"), Some(&value));
+            assert_eq!(config.outbox.columns.id, value);
+            assert_eq!(config.route.headers[0].name, value);
+            assert_eq!(config.route.headers[0].value.to_string(), value.replace('$', "$$"));
+        }
+    }
+}
+
+#[test]
+fn a_column_in_capitals_is_not_a_variable() {
+    let import = with_option("transforms.o.table.fields.additional.placement=TENANT:header,A_1:partition\n");
+    let config = loaded(&import, &[]);
+    assert_eq!(config.route.headers[0].value.to_string(), "${column.TENANT}");
 }

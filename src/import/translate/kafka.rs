@@ -4,7 +4,7 @@ use super::{Translation, sasl};
 use crate::import::connector::Form;
 use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings, matches_pattern};
-use crate::import::write::{Section, key, quoted};
+use crate::import::write::{Section, key, literal, quoted};
 
 /// The placeholder if no brokers are known; it cannot be resolved.
 const NO_BROKERS: &str = "kafka.invalid:9092";
@@ -172,7 +172,7 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
 /// Writes numbers without quotes.
 fn set(translation: &mut Translation, property: &str, value: &str, setting: &Setting) {
     let number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
-    let value = if number { value.to_owned() } else { quoted(value) };
+    let value = if number { value.to_owned() } else { literal(value) };
     translation.set(Section::Kafka, key(property), value, setting);
 }
 

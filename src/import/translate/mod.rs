@@ -17,7 +17,7 @@ use super::connector::{Connector, Form};
 use super::findings::{Finding, Level, shown, shown_name};
 use super::reference::{self, Reference};
 use super::settings::{Setting, Settings};
-use super::write::{Document, Section, file, key, quoted};
+use super::write::{Document, Section, file, key, literal};
 use crate::error::{Error, ErrorCode};
 
 /// Translates the subjects in the order of the file that is written.
@@ -155,7 +155,7 @@ impl Translation {
 
     /// Writes the text of a setting as a key.
     fn text(&mut self, section: Section, key: &str, setting: &Setting) {
-        self.set(section, key, quoted(&setting.value), setting);
+        self.set(section, key, literal(&setting.value), setting);
     }
 
     /// Writes a secret property of `[kafka]`, which refers to a file.

@@ -3,7 +3,7 @@
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::settings::Setting;
-use crate::import::write::{Section, quoted};
+use crate::import::write::{Section, literal, quoted};
 
 /// The file in which the user should put a password from the connector's file.
 const PASSWORD_FILE: &str = "secrets/postgres_password";
@@ -57,7 +57,7 @@ fn url(translation: &mut Translation) {
             translation.find(Level::ToDo, &setting, meaning);
         }
     }
-    translation.document.set(Section::Postgres, "url", quoted(&write_url(&known)), from.join(", "));
+    translation.document.set(Section::Postgres, "url", literal(&write_url(&known)), from.join(", "));
 }
 
 fn write_url(known: &[(&str, String)]) -> String {
@@ -88,16 +88,18 @@ fn write_url(known: &[(&str, String)]) -> String {
         url += &format!("/{}", encode(dbname));
     }
     let options = known.iter().filter(|(name, _)| name.starts_with("ssl"));
-    let options: Vec<String> = options.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    // a slash is valid in a query, and paths stay readable
+    let options: Vec<String> =
+        options.map(|(name, value)| format!("{name}={}", encode(value).replace("%2F", "/"))).collect();
     if !options.is_empty() {
         url += &format!("?{}", options.join("&"));
     }
     url
 }
 
-/// Percent-encodes as in RFC 3986, except `/`, which is valid in a query.
+/// Percent-encodes everything except RFC 3986's unreserved characters.
 fn encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
@@ -106,7 +108,7 @@ fn encode(text: &str) -> String {
 fn password(translation: &mut Translation) {
     let Some(setting) = translation.settings.take("database.password") else { return };
     if let Some(path) = translation.secret_file(&setting, "PGPASSWORD", PASSWORD_FILE) {
-        translation.set(Section::Postgres, "password_file", quoted(&path), &setting);
+        translation.set(Section::Postgres, "password_file", literal(&path), &setting);
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
 use crate::import::settings::{Setting, Settings, lists, split};
-use crate::import::write::{Section, key, quoted};
+use crate::import::write::{Section, key, literal, quoted};
 use crate::topic_name;
 
 /// What the converters need to know about the value.
@@ -172,7 +172,7 @@ impl Router<'_> {
         });
         let itself = "the value itself, where no rule matches";
         document.set(Section::Route, "topic", quoted("${aggregate_type}"), itself);
-        let condition = quoted(&format!("/{}/", expression.text));
+        let condition = literal(&format!("/{}/", expression.text));
         document.set(Section::Rule, "match", format!("{{ aggregate_type = {condition} }}"), from.clone());
         document.set(Section::Rule, "topic", quoted(&topic), from);
         if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
@@ -268,7 +268,8 @@ impl Router<'_> {
         self.translation.set(Section::Route, name, quoted(template), setting);
     }
 
-    /// A template with the value of a column. A name in a template refers to a key of that name first.
+    /// A template with the value of a column. A name in a template refers to a key of that name first, and one in capitals to a
+    /// variable of the environment.
     fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
         if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
             return Some(format!("${{{key}}}"));
@@ -279,7 +280,9 @@ impl Router<'_> {
             self.translation.find(Level::NoEquivalent, setting, meaning);
             return None;
         }
-        let means_another = self.columns.iter().any(|(key, _)| *key == column)
+        let is_variable = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        let means_another = column.chars().all(is_variable)
+            || self.columns.iter().any(|(key, _)| *key == column)
             || ["column.", "headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
         Some(if means_another { format!("${{column.{column}}}") } else { format!("${{{column}}}") })
     }

@@ -7,7 +7,7 @@ use crate::config::kafka_properties::is_built_with;
 use crate::import::findings::Level;
 use crate::import::reference::Reference;
 use crate::import::settings::{Setting, Settings};
-use crate::import::write::{Section, key, quoted};
+use crate::import::write::{Section, key, literal, quoted};
 
 /// The login of a Java client, with its password.
 const JAAS: &str = "sasl.jaas.config";
@@ -141,7 +141,7 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
                 ("serviceName", "sasl.kerberos.service.name"),
             ] {
                 if let Some(value) = login.get(member) {
-                    translation.set(Section::Kafka, key(property), quoted(&value), setting);
+                    translation.set(Section::Kafka, key(property), literal(&value), setting);
                 }
             }
         }
