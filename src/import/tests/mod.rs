@@ -366,3 +366,46 @@ fn a_slot_that_the_connector_still_needs_is_not_taken_over() {
     ];
     insta::assert_snapshot!(cases.map(of_slot).join("\n"));
 }
+
+#[test]
+fn wrong_values_and_names_of_earlier_versions_are_named() {
+    const BASE: &str = "plugin.name=pgoutput\nextended.headers.enabled=false\nkey.converter=StringConverter\n\
+                        value.converter=org.apache.kafka.connect.json.JsonConverter\nheader.converter=SimpleHeaderConverter\n\
+                        transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n";
+    let findings = |settings: &str| imported(&format!("{BASE}{settings}")).findings;
+    let usual = findings("");
+    let cases = [
+        "transforms.o.table.expand.json.payload=yes",
+        "transforms.o.table.expand.json.payload=True",
+        "transforms.o.table.op.invalid.behavior=stop",
+        "transforms.o.table.json.payload.null.behavior=keep",
+        "transforms.o.route.tombstone.on.empty.payload=",
+        "transforms.o.negate=1",
+        "value.converter.schemas.enable=no",
+        "publication.autocreate.mode=filterd",
+        "publication.autocreate.mode=FILTERED",
+        "skipped.operations=u,x",
+        "skipped.operations=u,d",
+        "decimal.handling.mode=strings",
+        "errors.tolerance=some",
+        "exactly.once.support=yes",
+        "producer.override.compression.type=lzo",
+        "slot.drop.on.stop=${env:DROP}",
+        "slot.drop_on_stop=true",
+        "slot.drop_on_stop=true\nslot.drop.on.stop=false",
+        "table.whitelist=public.outbox",
+        "table.blacklist=public.other",
+        "database.server.name=shop",
+        "transforms.o.table.field.payload.id=key",
+        "frobnicate=1",
+    ];
+    let told = cases.map(|case| {
+        let found = findings(case);
+        let more = found.iter().filter(|finding| !usual.contains(finding));
+        let more = more.map(|finding| {
+            format!("    {}: {}: {}\n", finding.level.label(), finding.setting, finding.meaning)
+        });
+        format!("{case}\n{}", more.collect::<String>())
+    });
+    insta::assert_snapshot!(told.join("\n"));
+}

@@ -1,7 +1,7 @@
 //! Converters: how keys, headers and values become bytes.
 
 use super::routing::Value;
-use super::{Translation, comment};
+use super::{Translation, choices, comment};
 use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, quoted};
@@ -33,7 +33,8 @@ pub(super) fn translate(translation: &mut Translation, value: &Value) {
 
 fn take(translation: &mut Translation, name: &str) -> (Option<Setting>, Converter) {
     let setting = translation.take_any(name);
-    let options = translation.settings.take_prefix(&format!("{name}."));
+    let mut options = translation.settings.take_prefix(&format!("{name}."));
+    choices::check(translation, &mut options);
     if let Some(setting) = setting {
         let converter = converter(&setting.value, &options);
         return (Some(setting), converter);
@@ -205,11 +206,8 @@ fn payload_json(translation: &mut Translation, value: &Value, is_json: bool, set
         if value.expand.is_none() {
             let meaning = "Only concerns payloads that are expanded, and none is";
             translation.find(Level::Ignored, setting, meaning);
-        } else if setting.value.eq_ignore_ascii_case(kept) {
-            translation.set(Section::Route, key, quoted(kept), setting);
         } else {
-            let meaning = format!("Debezium accepts `ignore` or `{kept}`; the setting is ignored");
-            translation.find(Level::Differs, setting, meaning);
+            translation.set(Section::Route, key, quoted(kept), setting);
         }
     }
 }

@@ -186,7 +186,7 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
         Form::Connect => "bootstrap.servers",
         Form::Server => "debezium.sink.kafka.producer.bootstrap.servers",
     };
-    if !translation.findings.iter().any(|finding| finding.setting.ends_with("bootstrap.servers")) {
+    if !translation.has_found("bootstrap.servers") {
         let meaning = "A connector's file does not name the brokers: put them into [kafka], or import again \
                        with --bootstrap-servers";
         translation.find_unset(Level::ToDo, place, meaning);

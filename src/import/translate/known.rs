@@ -293,7 +293,9 @@ const KNOWN: &[Known] = &[
 ];
 
 pub(super) fn translate(translation: &mut Translation) {
-    if translation.settings.get("extended.headers.enabled").is_none() {
+    if translation.settings.get("extended.headers.enabled").is_none()
+        && !translation.has_found("extended.headers.enabled")
+    {
         translation.find_unset(
             Note,
             "extended.headers.enabled",

@@ -1,8 +1,10 @@
 //! Each subject takes its settings out of the connector, writes keys, and reports findings.
 
+mod choices;
 mod columns;
 mod converters;
 mod delivery;
+mod earlier;
 mod kafka;
 mod known;
 mod postgres;
@@ -31,6 +33,10 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         has_worker: connector.has_worker,
     };
     is_for_postgres(&mut translation)?;
+    let mut settings = std::mem::take(&mut translation.settings);
+    earlier::rename(&mut translation, &mut settings);
+    choices::check(&mut translation, &mut settings);
+    translation.settings = settings;
     for setting in &connector.unread {
         let meaning = "Connect does not read it: the connector names no such converter, and the worker's takes its \
                        options from the worker";
@@ -92,6 +98,11 @@ impl Translation {
     fn find_unset(&mut self, level: Level, name: &str, meaning: impl Into<String>) {
         let meaning = meaning.into();
         self.findings.push(Finding { level, setting: name.to_owned(), value: None, meaning });
+    }
+
+    /// Whether a finding is about this setting.
+    fn has_found(&self, name: &str) -> bool {
+        self.findings.iter().any(|finding| finding.setting.ends_with(name))
     }
 
     fn reference(&self, setting: &Setting) -> Option<Reference> {

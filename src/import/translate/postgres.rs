@@ -153,6 +153,7 @@ fn slot(translation: &mut Translation) {
     match translation.settings.take("publication.autocreate.mode") {
         Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
         Some(mode) => translation.find(Level::Note, &mode, meaning),
+        None if translation.has_found("publication.autocreate.mode") => {}
         None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
     }
     if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
@@ -180,7 +181,7 @@ fn named(translation: &mut Translation, key: &str, setting: Option<&Setting>, na
     match setting {
         Some(setting) => translation.text(Section::Postgres, key, setting),
         // a value that is stored elsewhere was already reported
-        None if translation.findings.iter().any(|finding| finding.setting.ends_with(name)) => {}
+        None if translation.has_found(name) => {}
         None => {
             let from = format!("{name} is not set");
             translation.document.set(Section::Postgres, key, quoted(default), from);

@@ -311,14 +311,7 @@ impl Router<'_> {
                            warns of an update";
             return self.translation.find(Level::Note, &setting, meaning);
         }
-        let action = match setting.value.to_ascii_lowercase().as_str() {
-            "error" => "error",
-            "fatal" => "stop",
-            _ => {
-                let meaning = "Debezium takes `warn`, `error` or `fatal`; it is left out";
-                return self.translation.find(Level::Differs, &setting, meaning);
-            }
-        };
+        let action = if setting.value.eq_ignore_ascii_case("fatal") { "stop" } else { "error" };
         self.translation.set(Section::Outbox, "on_update", quoted(action), &setting);
     }
 

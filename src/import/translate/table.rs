@@ -30,11 +30,8 @@ const ANY_TABLE: &str = ".*";
 
 /// Writes `[outbox] table`, and returns these tables.
 pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Outboxes {
-    // Debezium 1 had other names for the first two
-    let prefix =
-        translation.take_any("topic.prefix").or_else(|| translation.take_any("database.server.name"));
-    let include =
-        translation.take_any("table.include.list").or_else(|| translation.take_any("table.whitelist"));
+    let prefix = translation.take_any("topic.prefix");
+    let include = translation.take_any("table.include.list");
     let delimiter = translation.take_any("topic.delimiter").map_or(".".to_owned(), |setting| setting.value);
     let prefix = format!("{}{delimiter}", prefix.map(|prefix| prefix.value).unwrap_or_default());
     let topic = |(schema, table): &Table| format!("{prefix}{schema}{delimiter}{table}");

@@ -1,6 +1,6 @@
 //! The chain of transforms: the outbox event router, and those before and after it.
 
-use super::Translation;
+use super::{Translation, choices, earlier};
 use crate::error::{Error, ErrorCode};
 use crate::import::findings::Level;
 use crate::import::java::Expression;
@@ -60,6 +60,10 @@ pub(super) fn read(translation: &mut Translation) -> Result<Chain, Error> {
         let mut options = translation.settings.take_prefix(&format!("transforms.{name}."));
         let Some(class) = options.take("type") else { continue };
         options.take("plugin.version");
+        if class.value == EVENT_ROUTER {
+            earlier::rename(translation, &mut options);
+        }
+        choices::check(translation, &mut options);
         let negated = options.take("negate").is_some_and(|negate| negate.is_true());
         let predicate = options.take("predicate").map(|setting| predicate(setting, negated, &mut predicates));
         let transform = Transform { class, predicate, options };
