@@ -17,6 +17,7 @@ mod transforms;
 use super::Import;
 use super::connector::{Connector, Form};
 use super::findings::{Finding, Level, shown, shown_name};
+use super::load;
 use super::reference::{self, Reference};
 use super::settings::{Setting, Settings};
 use super::write::{Document, Section, file, key, literal};
@@ -31,6 +32,7 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         findings: Vec::new(),
         keeps_slot: false,
         has_worker: connector.has_worker,
+        variables: Vec::new(),
     };
     is_for_postgres(&mut translation)?;
     let mut settings = std::mem::take(&mut translation.settings);
@@ -65,6 +67,8 @@ struct Translation {
     keeps_slot: bool,
     /// What the worker sets is known.
     has_worker: bool,
+    /// The variables that findings ask the user to set.
+    variables: Vec<String>,
 }
 
 impl Translation {
@@ -73,6 +77,7 @@ impl Translation {
         let meaning =
             "It is not a known setting of Debezium 3, Kafka Connect or Kafka's producer: check what it does";
         self.find_all(Level::NoEquivalent, unknown, meaning);
+        self.findings.extend(load::check(&self.document, &self.variables));
         self.findings.sort_by(|a, b| (a.level, &a.setting).cmp(&(b.level, &b.setting)));
         Import { configuration: self.document.text(), findings: self.findings }
     }
@@ -155,6 +160,7 @@ impl Translation {
             Some(Reference::Variable(name)) => start_with(variable, &name),
             Some(_) => format!("Its value is kept elsewhere: start the router with {variable} set to it"),
         };
+        self.variables.push(variable.to_owned());
         self.find(Level::ToDo, &setting, meaning);
         None
     }
@@ -173,7 +179,13 @@ impl Translation {
     fn secret(&mut self, property: &str, setting: &Setting) {
         let place = format!("secrets/kafka_{}", property.replace('.', "_"));
         if let Some(path) = self.secret_file(setting, &variable(Section::Kafka, property), &place) {
-            self.set(Section::Kafka, key(property), file(&path), setting);
+            self.document.set_to_do(
+                Section::Kafka,
+                key(property),
+                file(&path),
+                comment(setting),
+                "\"secret\"",
+            );
         }
     }
 
@@ -184,6 +196,7 @@ impl Translation {
             Some(Reference::WholeFile(path)) => return Some(path),
             Some(Reference::Variable(name)) => {
                 self.find(Level::ToDo, setting, start_with(variable, &name));
+                self.variables.push(variable.to_owned());
                 return None;
             }
             Some(Reference::Property { path, key }) => Some(format!("the value of `{key}` in {path}")),

@@ -129,7 +129,13 @@ fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setti
         );
     }
     let origin = from.map_or("not named by the connector".to_owned(), comment);
-    translation.document.set(Section::Outbox, "table", one_or_list(&names), origin);
+    let document = &mut translation.document;
+    match outboxes.patterns.is_empty() {
+        true => document.set(Section::Outbox, "table", one_or_list(&names), origin),
+        false => {
+            document.set_to_do(Section::Outbox, "table", one_or_list(&names), origin, "\"public.outbox\"")
+        }
+    }
     if captures_more {
         change_events(translation, None, "any other table");
     }

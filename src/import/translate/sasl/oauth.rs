@@ -102,6 +102,7 @@ pub(super) fn write(translation: &mut Translation, producer: &mut Settings, clie
                 variable(ID.0),
                 variable(SECRET.0)
             );
+            translation.variables.extend([variable(ID.0), variable(SECRET.0)]);
             translation.find(Level::ToDo, &jaas, meaning);
         }
     }
