@@ -12,7 +12,12 @@ const WORKER: &str = include_str!("worker.properties");
 const SERVER: &str = include_str!("server.properties");
 
 fn imported(text: &str) -> Import {
-    import(text, &Surroundings::default()).unwrap()
+    let import = import(text, &Surroundings::default()).unwrap();
+    for Finding { meaning, .. } in &import.findings {
+        let words = meaning.split_whitespace().count();
+        assert!(words <= 60, "{words} words: {meaning}");
+    }
+    import
 }
 
 fn with(bootstrap_servers: Option<&str>, worker: Option<&str>) -> Surroundings {

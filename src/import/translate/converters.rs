@@ -75,7 +75,7 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
                  StringConverter does"
             }
             false => {
-                "The worker's decides, which this file does not show (--worker-config): the router writes keys as \
+                "The worker's default applies, which this file does not show (give --worker-config): the router writes keys as \
                  StringConverter does, and another converter's keys have other bytes and partitions"
             }
         };
@@ -88,13 +88,13 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
         }
         Converter::Json(true) => (
             Level::NoEquivalent,
-            "Keys arrive as their text alone, without schema, and so land in other partitions",
+            "Keys are sent as plain text without a schema, and so land in other partitions",
         ),
         Converter::Bytes(_) => {
-            (Level::Differs, "A key column of bytea is written as text, and so lands in another partition")
+            (Level::Differs, "A key of type bytea is written as text, and so lands in another partition")
         }
         Converter::CloudEvents | Converter::Registry(_) | Converter::Unknown => {
-            (Level::NoEquivalent, "Keys arrive as their text alone, and so land in other partitions")
+            (Level::NoEquivalent, "Keys are sent as plain text, and so land in other partitions")
         }
     };
     translation.find(level, &setting, meaning);
@@ -113,9 +113,9 @@ fn headers(translation: &mut Translation, setting: Option<Setting>, converter: &
         Converter::Text => return,
         Converter::Json(false) => (
             Level::Differs,
-            "A header that is text arrives without the quotes that it has now; numbers and booleans stay",
+            "Text in headers is sent without the quotes that it has now; numbers and booleans stay the same",
         ),
-        _ => (Level::NoEquivalent, "Headers arrive as their text alone"),
+        _ => (Level::NoEquivalent, "Headers are sent as plain text"),
     };
     translation.find(level, &setting, meaning);
 }
@@ -126,7 +126,7 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
         payload_json(translation, value, false, None);
         let known = match translation.has_worker {
             true => "Neither the connector nor its worker sets it, and Connect needs it",
-            false => "The worker's decides, which this file does not show (--worker-config)",
+            false => "The worker's default applies, which this file does not show (give --worker-config)",
         };
         let meaning = format!(
             "{known}: the configuration is that of StringConverter, or of JsonConverter with schemas.enable=false where \
@@ -160,22 +160,18 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
         ),
         (Converter::Json(true), _) => (
             Level::NoEquivalent,
-            "Each value has its schema around it, {\"schema\": ..., \"payload\": ...}; the router writes \
-             what is in `payload` alone"
+            "Each value has its schema around it, {\"schema\": ..., \"payload\": ...}; the router writes only what is in `payload`"
                 .to_owned(),
         ),
         (Converter::CloudEvents, _) => (
             Level::NoEquivalent,
-            "Debezium's own CloudEvents are not made; `value = \"cloudevents-structured\"` in [route] makes \
-             CloudEvents 1.0 with attributes of your choice"
+            "The router does not write Debezium's CloudEvents; `value = \"cloudevents-structured\"` in [route] writes CloudEvents 1.0 with attributes of your choice"
                 .to_owned(),
         ),
         (Converter::Registry(format), _) => (
             Level::NoEquivalent,
             format!(
-                "The router knows no registry, and writes no {format}: it sends payloads as they are in the \
-                 table. A payload that the application has encoded itself, in a bytea column, goes out \
-                 untouched"
+                "The router uses no schema registry and writes no {format}: it sends payloads as they are in the table. A payload in a bytea column that the application has encoded itself is sent unchanged"
             ),
         ),
         (Converter::Unknown, _) => (

@@ -161,8 +161,7 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
         }
         return;
     }
-    const UNKNOWN: &str = "librdkafka has no such property, as far as the router knows: see its CONFIGURATION.md for what \
-                           does the same";
+    const UNKNOWN: &str = "The router knows no such property of librdkafka: see its CONFIGURATION.md for one that does the same";
     let left_out =
         LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| matches_pattern(pattern, name)));
     let (level, meaning) = left_out.map_or((Level::NoEquivalent, UNKNOWN), |(level, _, why)| (*level, *why));
@@ -187,7 +186,7 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
         Form::Server => "debezium.sink.kafka.producer.bootstrap.servers",
     };
     if !translation.has_found("bootstrap.servers") {
-        let meaning = "A connector's file does not name the brokers: put them into [kafka], or import again \
+        let meaning = "A connector's file does not name the brokers: set them in [kafka], or import again \
                        with --bootstrap-servers";
         translation.find_unset(Level::ToDo, place, meaning);
     }

@@ -137,8 +137,7 @@ impl Translation {
         if self.reference(&setting).is_none() {
             return Some(setting);
         }
-        let meaning = "Its value is kept elsewhere, and is taken as not set here: put it into a copy of the file \
-                       and import that";
+        let meaning = "Its value is stored elsewhere, and so it counts as not set: write the value into a copy of the file, and import that";
         self.find(Level::Differs, &setting, meaning);
         None
     }
@@ -158,7 +157,7 @@ impl Translation {
         let meaning = match self.reference(&setting) {
             None => return Some(setting),
             Some(Reference::Variable(name)) => start_with(variable, &name),
-            Some(_) => format!("Its value is kept elsewhere: start the router with {variable} set to it"),
+            Some(_) => format!("Its value is stored elsewhere: start the router with {variable} set to it"),
         };
         self.variables.push(variable.to_owned());
         self.find(Level::ToDo, &setting, meaning);
@@ -200,15 +199,15 @@ impl Translation {
                 return None;
             }
             Some(Reference::Property { path, key }) => Some(format!("the value of `{key}` in {path}")),
-            Some(Reference::Other(_)) => Some("what it stands for".to_owned()),
+            Some(Reference::Other(_)) => Some("the value that it refers to".to_owned()),
             None => None,
         };
         let meaning = match what {
             Some(what) => format!(
-                "Write {what} alone into the file {place} beside the configuration, or name another file there"
+                "Write {what}, and nothing else, to the file {place} next to the configuration, or name another file there"
             ),
             None => format!(
-                "Write it alone into the file {place} beside the configuration, readable by the router's user only"
+                "Write it, and nothing else, to the file {place} next to the configuration, readable only by the router's user"
             ),
         };
         self.find(Level::ToDo, setting, meaning);
@@ -217,7 +216,7 @@ impl Translation {
 }
 
 fn start_with(variable: &str, holder: &str) -> String {
-    format!("Start the router with {variable} set to what {holder} holds")
+    format!("Start the router with {variable} set to the value of {holder}")
 }
 
 /// The origin of a key, on one line.
@@ -249,7 +248,7 @@ fn is_for_postgres(translation: &mut Translation) -> Result<(), Error> {
     }
     Err(Error::usage(
         ErrorCode::DebeziumConfiguration,
-        format!("`connector.class` is {}, and the router reads Postgres only", class.value),
+        format!("`connector.class` is {}, and the router reads only Postgres", class.value),
         "Name the configuration of an io.debezium.connector.postgresql.PostgresConnector",
     ))
 }

@@ -114,13 +114,11 @@ fn password(translation: &mut Translation) {
 
 fn tls(translation: &mut Translation) {
     if let Some(setting) = translation.settings.take("database.sslpassword") {
-        let meaning = "The router reads keys without a password: take it off with openssl, and let only the \
-                       router's user read the key";
+        let meaning = "The router reads keys without a password: remove it with openssl, and let only the router's user read the key";
         translation.find(Level::ToDo, &setting, meaning);
     }
     if let Some(setting) = translation.take_any("database.sslfactory") {
-        let meaning = "The router cannot run Java classes: how much of the server's certificate is verified is \
-                       decided by `sslmode` in the URL";
+        let meaning = "The router cannot run Java classes: `sslmode` in the URL decides how much of the server's certificate is verified";
         translation.find(Level::NoEquivalent, &setting, meaning);
     }
 }
@@ -200,8 +198,7 @@ fn flushing(translation: &mut Translation) {
         let (level, meaning) = match manual(&setting) && !translation.keeps_slot {
             true => (
                 Level::ToDo,
-                "Debezium does not move the slot: everything since the place where somebody else last moved it \
-                 would be sent again. After stopping the connector, advance it to `lsn_commit` of the stored offset",
+                "Debezium does not move the slot, and so the router would send everything again that came after it was last moved by hand. After stopping the connector, advance it to `lsn_commit` of the stored offset",
             ),
             false => (
                 Level::Ignored,
@@ -215,8 +212,7 @@ fn flushing(translation: &mut Translation) {
         translation.find(
             Level::Note,
             &setting,
-            "Only concerns the way back, when the slot is ahead of Debezium's stored offset: with trust_slot it \
-             goes on from the slot, with trust_offset and trust_greater_lsn it tries to move the slot back and fails",
+            "Only concerns the way back, when the slot is ahead of Debezium's stored offset: with trust_slot it continues from the slot, with trust_offset and trust_greater_lsn it tries to move the slot back and fails",
         );
     }
 }

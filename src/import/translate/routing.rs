@@ -138,7 +138,7 @@ impl Router<'_> {
             Ok(pieces) => pieces,
             Err(reason) => {
                 let meaning = format!(
-                    "Debezium would fail with it: {reason}. Write the topic that is meant into [route]"
+                    "Debezium would fail with it: {reason}. Set `topic` in [route] to the one that is meant"
                 );
                 return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
             }
@@ -149,8 +149,7 @@ impl Router<'_> {
         };
         if let Some(character) = pieces.iter().find_map(illegal) {
             let meaning = format!(
-                "No topic has {character:?} in its name, and Debezium fails with it: write the topic that is meant into \
-                 [route]"
+                "No topic has {character:?} in its name, and Debezium fails with it: set `topic` in [route] to the one that is meant"
             );
             return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
         }
@@ -176,8 +175,7 @@ impl Router<'_> {
         document.set(Section::Rule, "match", format!("{{ aggregate_type = {condition} }}"), from.clone());
         document.set(Section::Rule, "topic", quoted(&topic), from);
         if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
-            let meaning = "With a quantifier that takes as little as possible, Debezium replaces only the first part \
-                           of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
+            let meaning = "With a lazy quantifier, Debezium replaces only the first part of the value that matches, and keeps the rest: compare the topics with `outbox-router \
                            preview`";
             self.translation.find(Level::Note, blamed_for_regex, meaning);
         }
@@ -262,7 +260,7 @@ impl Router<'_> {
         let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
         if taken || self.translation.document.has(Section::Route, &name) {
             let meaning =
-                format!("There would be two of the name `{alias}`; the router writes the first only");
+                format!("There would be two with the name `{alias}`; the router writes only the first");
             return self.translation.find(Level::Differs, setting, meaning);
         }
         self.translation.set(Section::Route, name, quoted(template), setting);
@@ -276,7 +274,7 @@ impl Router<'_> {
         }
         if column.is_empty() || column.contains(['}', '|', '\'']) {
             let meaning =
-                format!("The router has no name for the column `{column}`; what is made of it is left out");
+                format!("A template cannot name the column `{column}`, and so this placement is left out");
             self.translation.find(Level::NoEquivalent, setting, meaning);
             return None;
         }
@@ -320,8 +318,7 @@ impl Router<'_> {
             let (level, meaning) = match option.as_str() {
                 "table.field.event.type" => (
                     Level::Ignored,
-                    "Debezium 3 uses it nowhere: a type becomes a header by \
-                     `table.fields.additional.placement`",
+                    "Debezium 3 does not use it: `table.fields.additional.placement` makes a header of the type",
                 ),
                 "table.field.event.schema.version" => (
                     Level::Ignored,
@@ -334,7 +331,7 @@ impl Router<'_> {
                 ),
                 _ => (
                     Level::NoEquivalent,
-                    "Debezium 3's outbox event router does not have it: check what it did",
+                    "Debezium 3's outbox event router does not have this option: check what it did",
                 ),
             };
             self.translation.find(level, &setting, meaning);

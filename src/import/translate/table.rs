@@ -87,7 +87,7 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Outboxe
 
 fn to_replace(patterns: &[String]) -> String {
     format!(
-        "The router takes names, no patterns. `table` in [outbox] has {} between slashes, which every command refuses: \
+        "The router takes names, not patterns. `table` in [outbox] has {} between slashes, which every command refuses: \
          replace it with the names of the outbox tables that it matches",
         patterns.join(", ")
     )
@@ -167,11 +167,11 @@ fn filters(translation: &mut Translation, outboxes: &Outboxes) {
         let (level, meaning) = if !outboxes.patterns.is_empty() {
             (
                 Level::ToDo,
-                "The router takes names, no filters: `table` in [outbox] needs the names of the tables that pass it"
+                "The router takes names, not filters: `table` in [outbox] needs the names of the tables that pass it"
                     .to_owned(),
             )
         } else if left_out.is_empty() {
-            (Level::Ignored, "Only concerns other tables than those that are named".to_owned())
+            (Level::Ignored, "Only concerns tables other than those that are named".to_owned())
         } else {
             let left_out = left_out.join(", ");
             let meaning = format!(
