@@ -109,7 +109,13 @@ impl Router {
             let said = said.lines().next().unwrap_or_default();
             return Ok(Err(format!("import-debezium, {}: {said}", output.status)));
         }
-        fs::write(&config, output.stdout).with_context(|| format!("write {}", config.display()))?;
+        let mut text = String::from_utf8(output.stdout).context("read what import-debezium printed")?;
+        // a connector of several tables keeps its slot, but nobody reads the other tables of a case
+        if !text.contains("\nslot = ") {
+            let own = format!("[postgres]\nslot = \"{}\"\npublication = \"parity\"\n", place.slot);
+            text = text.replacen("[postgres]\n", &own, 1);
+        }
+        fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
         Ok(Ok(config))
     }
 

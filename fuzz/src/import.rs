@@ -1,4 +1,4 @@
-//! Any text is a connector's configuration or an error. The loader accepts the configuration made from it, except for bad values.
+//! Any text is a connector's configuration or an error. The loader accepts the configuration made from it, or a finding says why not.
 
 use outbox_router::import::{Surroundings, import};
 use pg_logical::Environment;
@@ -22,9 +22,20 @@ pub fn run(bytes: &[u8]) {
     write_secrets(&import.configuration);
     match load_text(&import.configuration, &Environment::empty().with_user("me")) {
         Ok(config) => assert_prints_and_reads_back(&config),
-        // a bad value of the connector is copied, but the file must be well formed
+        // a bad value of the connector is copied, but a finding says so, and the file is well formed
         Err(error) => {
             let error = error.to_string();
+            let told = import.findings.iter().any(|finding| {
+                [
+                    "Every command refuses it",
+                    "every command refuses",
+                    "start the router with",
+                    "Start the router with",
+                ]
+                .iter()
+                .any(|words| finding.meaning.contains(words))
+            });
+            assert!(told, "{error}\n{}", import.configuration);
             for ours in ["not TOML", "unknown key", "of the wrong kind"] {
                 assert!(!error.contains(ours), "{error}\n{}", import.configuration);
             }

@@ -118,6 +118,15 @@ pub fn validate(file: Option<&ConfigFile>, env: &Environment) -> Result<Loaded, 
     validate_by(file, env, Brokers::Required).map_err(Problems::into_list)
 }
 
+/// What is wrong with a text that is to become a configuration file. Reads the files that it names as secrets.
+pub(crate) fn problems(text: &str, env: &Environment) -> Vec<Problem> {
+    let convert = |raw: RawConfig, sources: &Sources<'_>, problems| {
+        convert::convert(raw, sources, env, problems, Brokers::Required)
+    };
+    let parsed = parse_by(Some((Path::new(SEARCH_PATH[0]), text)), env, convert);
+    parsed.err().map(Problems::into_list).unwrap_or_default()
+}
+
 fn validate_by(file: Option<&ConfigFile>, env: &Environment, brokers: Brokers) -> Result<Loaded, Problems> {
     let parsed = parse_by(located(file), env, |raw, sources, problems| {
         convert::convert(raw, sources, env, problems, brokers)

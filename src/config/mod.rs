@@ -22,7 +22,7 @@ mod route;
 pub mod schema;
 mod shards;
 mod source;
-mod substitute;
+pub(crate) mod substitute;
 pub mod template;
 #[cfg(test)]
 mod tests;

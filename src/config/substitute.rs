@@ -117,7 +117,7 @@ fn expand<'t>(text: &'t str, template: bool, env: &Environment) -> Expanded<'t> 
 }
 
 /// The text that becomes this one when variables are inserted.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     rewrite(text, false, |done, dollars, name| {
         done.push_str(&format!("{}{{{name}}}", "$".repeat(2 * dollars)));
     })

@@ -1,7 +1,7 @@
 //! Reads the four forms of a connector's configuration, recognised by their content.
 
 use connect_values::java_properties;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::settings::{Setting, Settings};
 use crate::error::{Error, ErrorCode};
@@ -22,9 +22,18 @@ pub(super) struct Connector {
     pub(super) settings: Settings,
     /// Options of converters that the connector does not name. Connect ignores them.
     pub(super) unread: Vec<Setting>,
+    /// The worker's settings are among the settings.
+    pub(super) has_worker: bool,
 }
 
 const CONVERTERS: [&str; 3] = ["key.converter", "value.converter", "header.converter"];
+
+/// Whether a worker supports exactly-once delivery, which its connectors use then by default.
+pub(super) const EXACTLY_ONCE: &str = "exactly.once.source.support";
+
+/// How to get what is needed out of a worker.
+const ONE_CONNECTOR: &str = "Name a file with the configuration of one connector, as `curl http://CONNECT:8083/connectors/NAME/config` \
+                             prints it";
 
 const REMEDY: &str = "Name the JSON that was sent to Connect's REST interface, its `config` alone, the \
                       properties file of a standalone worker, or the application.properties of Debezium \
@@ -42,13 +51,19 @@ pub(super) fn read(text: &str) -> Result<Connector, Error> {
     for name in unnamed {
         unread.extend(settings.take_prefix(&format!("{name}.")).into_rest().map(|(_, setting)| setting));
     }
-    Ok(Connector { form, settings, unread })
+    Ok(Connector { form, settings, unread, has_worker: false })
 }
 
 fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
     let text = text.trim_start_matches('\u{feff}');
-    if text.trim_start().starts_with('{') {
+    if text.trim_start().starts_with(['{', '[']) {
         return json(text).map(|settings| (Form::Connect, settings));
+    }
+    if is_yaml(text) {
+        let what = "Not a connector's configuration: this is YAML";
+        let remedy = "Name the connector's JSON or properties file; of a KafkaConnector of Strimzi, write what is under `config` as \
+                      JSON, or use the output of `curl http://CONNECT:8083/connectors/NAME/config`";
+        return Err(Error::usage(ErrorCode::DebeziumConfiguration, what, remedy));
     }
     let entries = entries(text)?;
     if entries.iter().any(|(name, _)| name.starts_with("debezium.")) {
@@ -65,7 +80,8 @@ fn form_and_settings(text: &str) -> Result<(Form, Settings), Error> {
 ///
 /// # Errors
 /// The text is not a properties file.
-pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Result<(), Error> {
+pub(super) fn add_worker_settings(connector: &mut Connector, worker: &str) -> Result<(), Error> {
+    let settings = &mut connector.settings;
     // if the connector names a converter, the worker's settings for that converter are ignored
     let own: Vec<&str> = CONVERTERS.into_iter().filter(|name| settings.get(name).is_some()).collect();
     let entries = entries(worker)?;
@@ -84,8 +100,11 @@ pub(super) fn add_worker_settings(settings: &mut Settings, worker: &str) -> Resu
             settings.set_default(&format!("producer.override.{property}"), shown, &value);
         } else if name == "bootstrap.servers" {
             settings.set_default("producer.override.bootstrap.servers", shown, &value);
+        } else if name == EXACTLY_ONCE {
+            settings.set(EXACTLY_ONCE, shown, &value);
         }
     }
+    connector.has_worker = true;
     Ok(())
 }
 
@@ -101,12 +120,21 @@ fn entries(text: &str) -> Result<Vec<(String, String)>, Error> {
 
 fn json(text: &str) -> Result<Settings, Error> {
     let not = |what: String| Error::usage(ErrorCode::DebeziumConfiguration, what, REMEDY);
-    let mut root: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
+    let root: Value = serde_json::from_str(text).map_err(|error| {
         // serde_json's message could repeat a value
         not(format!("Not JSON: error at line {}, column {}", error.line(), error.column()))
     })?;
+    let mut root = match root {
+        Value::Object(root) => root,
+        _ => return Err(not_one("this is a list")),
+    };
     if let Some(Value::Object(config)) = root.get_mut("config") {
         root = std::mem::take(config);
+    }
+    // GET /connectors?expand=info
+    let of_many = |value: &Value| value.get("info").or(value.get("status")).is_some_and(Value::is_object);
+    if root.values().any(of_many) {
+        return Err(not_one("this is what Connect's REST interface prints about all connectors"));
     }
     let mut settings = Settings::default();
     for (name, value) in root {
@@ -115,14 +143,40 @@ fn json(text: &str) -> Result<Settings, Error> {
             Value::Bool(_) | Value::Number(_) => value.to_string(),
             Value::Null => continue,
             Value::Array(_) | Value::Object(_) => {
-                return Err(not(format!(
-                    "Not a connector's configuration: `{name}` is not a string, number or boolean"
-                )));
+                return Err(not_one(&format!("`{name}` is a list or an object, and settings are strings")));
             }
         };
         settings.set(name.clone(), name, &value);
     }
     Ok(settings)
+}
+
+fn not_one(shape: &str) -> Error {
+    Error::usage(
+        ErrorCode::DebeziumConfiguration,
+        format!("Not a connector's configuration: {shape}"),
+        ONE_CONNECTOR,
+    )
+}
+
+/// Whether it is YAML rather than properties, which may have colons and indented lines too: it has a document's first line, a name
+/// without a value above an indented one, or a class in quotes.
+fn is_yaml(text: &str) -> bool {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let lines: Vec<&str> =
+        text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')).collect();
+    let nested = lines.windows(2).any(|pair| {
+        let [above, below] = pair else { return false };
+        let is_name = above.trim_end().strip_suffix(':').is_some_and(|name| !name.contains(['=', ':', '\\']));
+        is_name && (indent(below) > indent(above) || below.trim_start().starts_with("- "))
+    });
+    let in_quotes = |line: &&str| {
+        let (name, value) = line.split_once(": ").unwrap_or_default();
+        let name = name.trim();
+        (name == "connector.class" || name.starts_with("transforms"))
+            && value.trim_start().starts_with(['"', '\''])
+    };
+    lines.first().is_some_and(|line| line.trim_end() == "---") || nested || lines.iter().any(in_quotes)
 }
 
 /// Debezium Server uses other names for the same settings.
@@ -218,6 +272,29 @@ mod tests {
     }
 
     #[test]
+    fn other_shapes_are_named() {
+        let told = [
+            r#"[{"name": "c", "config": {"tasks.max": "1"}}]"#,
+            r#"["outbox", "orders"]"#,
+            r#"{"outbox": {"info": {"name": "outbox", "config": {"tasks.max": "1"}}}}"#,
+            r#"{"outbox": {"status": {"name": "outbox"}}}"#,
+            r#"{"name": "c", "config": {"transforms": ["outbox"]}}"#,
+            r#"{"name": "c", "config": [{"tasks.max": "1"}]}"#,
+            "---\ntasks.max: 1",
+            "# of Strimzi\napiVersion: kafka.strimzi.io/v1\nspec:\n  config:\n    transforms: outbox",
+            "spec:\n- a: b",
+            "connector.class: \"io.debezium.connector.postgresql.PostgresConnector\"\ntransforms: outbox",
+        ]
+        .map(|text| format!("{text}\n    {}\n", read(text).unwrap_err()));
+        insta::assert_snapshot!(told.join("\n"));
+        for text in
+            ["tasks.max:1\nname:", "a: b\\\n  c", "a:\nb: 1", "# a:\n  b=1", "a=b:\n  c=d", "x: \"y\""]
+        {
+            assert!(read(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
     fn debezium_server_has_names_and_defaults_of_its_own() {
         let text = "debezium.source.slot.name=s\ndebezium.transforms=o\ndebezium.transforms.o.type=x\n\
                     debezium.format.value=simplestring\ndebezium.format.schemas.enable=false\n\
@@ -241,11 +318,11 @@ mod tests {
 
     #[test]
     fn a_worker_lies_under_the_connector() {
-        let mut settings = read("value.converter=own\nproducer.override.linger.ms=1").unwrap().settings;
+        let mut connector = read("value.converter=own\nproducer.override.linger.ms=1").unwrap();
         let worker = "key.converter=theirs\nvalue.converter=theirs\nvalue.converter.schemas.enable=false\n\
                       producer.linger.ms=2\nproducer.acks=all\nbootstrap.servers=k:9092\ngroup.id=connect";
-        add_worker_settings(&mut settings, worker).unwrap();
-        let value = |name: &str| settings.get(name).map(|setting| setting.value.as_str());
+        add_worker_settings(&mut connector, worker).unwrap();
+        let value = |name: &str| connector.settings.get(name).map(|setting| setting.value.as_str());
         assert_eq!(value("key.converter"), Some("theirs"));
         assert_eq!(value("value.converter"), Some("own"));
         assert_eq!(value("value.converter.schemas.enable"), None);

@@ -3,7 +3,7 @@
 //! ```text
 //!     JSON, properties -> Connector {settings}      connector, properties
 //!     settings         -> keys and findings         translate, a file for each subject
-//!     keys             -> outbox-router.toml        write
+//!     keys             -> outbox-router.toml        write, load
 //! ```
 //!
 //! A setting is taken out of the connector by the part that understands it; what is left at the end is reported as
@@ -14,6 +14,7 @@
 mod connector;
 mod findings;
 mod java;
+mod load;
 mod reference;
 mod settings;
 #[cfg(test)]
@@ -59,7 +60,7 @@ impl Import {
 pub fn import(text: &str, surroundings: &Surroundings) -> Result<Import, Error> {
     let mut connector = connector::read(text)?;
     if let Some(worker) = &surroundings.worker {
-        connector::add_worker_settings(&mut connector.settings, worker)?;
+        connector::add_worker_settings(&mut connector, worker)?;
     }
     if let Some(servers) = &surroundings.bootstrap_servers {
         connector.settings.set("producer.override.bootstrap.servers", "--bootstrap-servers", servers);

@@ -71,6 +71,15 @@ pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 
+/// Splits as Java's `String.split` does: without the empty parts at the end.
+pub(super) fn split(text: &str, separator: char) -> Vec<&str> {
+    let mut parts: Vec<&str> = text.split(separator).collect();
+    while parts.last() == Some(&"") && !text.is_empty() {
+        parts.pop();
+    }
+    parts
+}
+
 /// The entries of a comma-separated list.
 pub(super) fn list(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|member| !member.is_empty())
@@ -79,4 +88,25 @@ pub(super) fn list(value: &str) -> impl Iterator<Item = &str> {
 /// Whether this word is in the list that the setting contains, in either case.
 pub(super) fn lists(setting: &Setting, word: &str) -> bool {
     list(&setting.value).any(|listed| listed.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_split_as_by_java() {
+        for (text, parts) in [
+            ("a:b", &["a", "b"][..]),
+            ("a:b:", &["a", "b"]),
+            ("a:b::", &["a", "b"]),
+            ("a:b: ", &["a", "b", " "]),
+            ("a::b", &["a", "", "b"]),
+            (":a", &["", "a"]),
+            (":", &[]),
+            ("", &[""]),
+        ] {
+            assert_eq!(split(text, ':'), parts, "{text}");
+        }
+    }
 }

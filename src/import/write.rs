@@ -1,6 +1,6 @@
 //! Writes the configuration: keys in the order of `outbox-router.example.toml`, each with its origin.
 
-use std::fmt::Write;
+use crate::config::substitute;
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,11 +55,16 @@ fn rank(section: Section, key: &str) -> Option<usize> {
     if ordered { ORDER.iter().position(fits) } else { None }
 }
 
-struct Entry {
+/// A key with its value.
+pub(super) struct Entry {
     section: Section,
     key: String,
-    value: String,
-    from: String,
+    /// TOML.
+    pub(super) value: String,
+    /// The settings that it comes from.
+    pub(super) from: String,
+    /// What stands for the value until the user has replaced it, or has made the file that it names.
+    until_done: Option<&'static str>,
 }
 
 /// The configuration to write.
@@ -75,7 +80,24 @@ impl Document {
         value: impl Into<String>,
         from: impl Into<String>,
     ) {
-        self.0.push(Entry { section, key: key.into(), value: value.into(), from: from.into() });
+        let (key, value, from) = (key.into(), value.into(), from.into());
+        self.0.push(Entry { section, key, value, from, until_done: None });
+        self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
+    }
+
+    /// Adds a key that the loader refuses until the user has done something; with `until_done` in its place it is accepted.
+    pub(super) fn set_to_do(
+        &mut self,
+        section: Section,
+        key: impl Into<String>,
+        value: impl Into<String>,
+        from: impl Into<String>,
+        until_done: &'static str,
+    ) {
+        let key = key.into();
+        self.set(section, key.clone(), value, from);
+        let added = self.0.iter_mut().rfind(|entry| entry.section == section && entry.key == key);
+        added.into_iter().for_each(|entry| entry.until_done = Some(until_done));
     }
 
     /// Whether the section has the key.
@@ -84,26 +106,44 @@ impl Document {
     }
 
     /// The text of the file.
-    pub(super) fn text(mut self) -> String {
-        self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
-        let mut text = "preset = \"debezium\"\n".to_owned();
+    pub(super) fn text(&self) -> String {
+        self.lines(|entry| &entry.value).concat()
+    }
+
+    /// The same text as if the user had done everything.
+    pub(super) fn loadable(&self) -> String {
+        self.lines(|entry| entry.until_done.unwrap_or(&entry.value)).concat()
+    }
+
+    /// The key on this line of the file, counted from 1.
+    pub(super) fn at_line(&self, line: usize) -> Option<&Entry> {
+        // each section has two lines before its keys, and the preset is the first line of the file
+        let mut at = 1;
+        let mut section = None;
+        self.0.iter().find(|entry| {
+            at += if section == Some(entry.section) { 1 } else { 3 };
+            section = Some(entry.section);
+            at == line
+        })
+    }
+
+    fn lines<'a>(&'a self, value: impl Fn(&'a Entry) -> &'a str) -> Vec<String> {
+        let mut lines = vec!["preset = \"debezium\"\n".to_owned()];
         let mut section = None;
         for entry in &self.0 {
             if section != Some(entry.section) {
                 section = Some(entry.section);
-                let _ = writeln!(text, "\n{}", entry.section.heading());
+                lines.push("\n".to_owned());
+                lines.push(format!("{}\n", entry.section.heading()));
             }
-            let _ = write!(text, "{} = {}", entry.key, entry.value);
-            if !entry.from.is_empty() {
-                let _ = write!(text, "  # {}", entry.from);
-            }
-            text.push('\n');
+            let from = if entry.from.is_empty() { String::new() } else { format!("  # {}", entry.from) };
+            lines.push(format!("{} = {}{from}\n", entry.key, value(entry)));
         }
-        text
+        lines
     }
 }
 
-/// A text as a TOML string on one line.
+/// A template, or another text, as a TOML string on one line.
 pub(super) fn quoted(text: &str) -> String {
     // a regular expression, for example
     let literal = text.contains(['\\', '"']) && !text.contains('\'') && !text.chars().any(char::is_control);
@@ -118,6 +158,11 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
+/// A value that is not a template, as a TOML string. The loader would take `${NAME}` in it as a variable of the environment.
+pub(super) fn literal(text: &str) -> String {
+    quoted(&substitute::escape(text))
+}
+
 /// A key, quoted if it needs to be.
 pub(super) fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -127,14 +172,14 @@ pub(super) fn key(name: &str) -> String {
 /// An array of texts, or a single text without one.
 pub(super) fn one_or_list(texts: &[String]) -> String {
     match texts {
-        [one] => quoted(one),
-        several => format!("[{}]", several.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
+        [one] => literal(one),
+        several => format!("[{}]", several.iter().map(|text| literal(text)).collect::<Vec<_>>().join(", ")),
     }
 }
 
 /// `{ file = "..." }`
 pub(super) fn file(path: &str) -> String {
-    format!("{{ file = {} }}", quoted(path))
+    format!("{{ file = {} }}", literal(path))
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The router's own loader accepts what is printed.
 
 use std::fs;
+use std::path::PathBuf;
 
 use pg_logical::Environment;
+use pg_logical::conninfo::{Host, HostAddr, Password, RootCert};
 use rdkafka::ClientConfig;
 use rdkafka::producer::BaseProducer;
 
@@ -31,9 +33,10 @@ fn loaded_as_it_is(configuration: &str, variables: &[(&str, &str)]) -> Result<Co
         fs::write(directory.path().join("secrets").join(name), "hunter2").unwrap();
     }
     fs::write(&path, configuration).unwrap();
-    let environment = variables
-        .iter()
-        .fold(Environment::empty(), |environment, (name, value)| environment.with_variable(name, value));
+    let environment =
+        variables.iter().fold(Environment::empty().with_user("me"), |environment, (name, value)| {
+            environment.with_variable(name, value)
+        });
     let loaded = load(Some(&path), &environment).map_err(|error| error.to_string())?;
     Ok(loaded.config)
 }
@@ -239,6 +242,7 @@ fn placements_load() {
         "aggregateid:header:key,payload:header:body",
         "type:header:id,type:envelope:payload,type:envelope:kind",
         " a : header : x.y , b:ENVELOPE,c:partition,d:partition",
+        "type:header:,b:envelope:,c:header: ,:header,",
     ] {
         loaded(&with_option(&format!("transforms.o.table.fields.additional.placement={placement}")), &[]);
     }
@@ -263,4 +267,164 @@ fn expressions_of_topics_load() {
         );
         loaded(&with_option(&option), &[]);
     }
+}
+
+#[test]
+fn every_value_is_read_back_as_it_was() {
+    let mut odd: Vec<String> = r#"/@:?#%[] &=+'"\$,;|{}~ü"#.chars().map(String::from).collect();
+    odd.extend(["${A}", "$${A}", "${a}", "%20", "\u{1f980}"].map(str::to_owned));
+    for odd in odd {
+        for host in ["db", "::1", "fe80::1%eth0"] {
+            let value = format!("a{odd}b");
+            let path = format!("/etc/{value}");
+            let mut connector = serde_json::json!({
+                "plugin.name": "pgoutput", "table.include.list": "public.outbox", "database.hostname": host,
+                "database.user": value, "database.dbname": value, "database.sslrootcert": path,
+                "database.password": format!("${{directory:/run/{value}:password}}"), "publication.name": value,
+                "producer.override.client.id": value, "topic.creation.default.cleanup.policy": value,
+                "producer.override.sasl.kerberos.service.name": value,
+                "transforms": "o,h", "transforms.o.type": "io.debezium.transforms.outbox.EventRouter",
+                "transforms.o.table.field.event.id": value,
+                "transforms.h.type": "org.apache.kafka.connect.transforms.InsertHeader",
+                "transforms.h.header": value, "transforms.h.value.literal": value,
+            });
+            let in_path = !odd.contains([':', '}']);
+            if !in_path {
+                connector.as_object_mut().unwrap().remove("database.password");
+            }
+            let config = loaded(&imported(&connector.to_string()), &[]);
+            let conninfo = &config.postgres.conninfo;
+            let expected = Host { addr: HostAddr::Tcp { name: host.to_owned(), hostaddr: None }, port: 5432 };
+            assert_eq!(conninfo.hosts, [expected]);
+            assert_eq!((&conninfo.user, &conninfo.dbname), (&value, &value));
+            assert_eq!(conninfo.ssl_root_cert, Some(RootCert::File(path.into())));
+            match &conninfo.password {
+                Some(Password::File(file)) => {
+                    assert_eq!(*file, PathBuf::from(format!("/run/{value}/password")))
+                }
+                other => assert!(!in_path && other.is_none(), "{other:?}"),
+            }
+            assert_eq!(config.postgres.publication, value);
+            for property in ["client.id", "sasl.kerberos.service.name"] {
+                assert_eq!(
+                    config.kafka.properties.get(property).map(|value| value.reveal()),
+                    Some(value.as_str())
+                );
+            }
+            assert_eq!(config.topics.config.get("cleanup.policy"), Some(&value));
+            assert_eq!(config.outbox.columns.id, value);
+            assert_eq!(config.route.headers[0].name, value);
+            assert_eq!(config.route.headers[0].value.to_string(), value.replace('$', "$$"));
+        }
+    }
+}
+
+#[test]
+fn a_column_in_capitals_is_not_a_variable() {
+    let import = with_option("transforms.o.table.fields.additional.placement=TENANT:header,A_1:partition\n");
+    let config = loaded(&import, &[]);
+    assert_eq!(config.route.headers[0].value.to_string(), "${column.TENANT}");
+}
+
+#[test]
+fn a_configuration_loads_or_a_finding_says_why_not() {
+    let settings = [
+        "database.hostname",
+        "database.port",
+        "database.user",
+        "database.dbname",
+        "database.sslmode",
+        "database.sslrootcert",
+        "slot.name",
+        "publication.name",
+        "table.include.list",
+        "topic.creation.default.partitions",
+        "topic.creation.default.replication.factor",
+        "topic.creation.default.cleanup.policy",
+        "topic.creation.default.",
+        "producer.override.bootstrap.servers",
+        "producer.override.linger.ms",
+        "producer.override.security.protocol",
+        "producer.override.ssl.endpoint.identification.algorithm",
+        "transforms.o.table.field.event.id",
+        "transforms.o.table.field.event.key",
+        "transforms.o.table.field.event.payload",
+        "transforms.o.table.field.event.timestamp",
+        "transforms.o.route.by.field",
+        "transforms.o.tracing.span.context.field",
+        "transforms.o.table.fields.additional.placement",
+        "transforms.o.route.topic.regex",
+        "transforms.o.route.topic.replacement",
+        "exactly.once.support",
+    ];
+    let long = "x".repeat(300);
+    let values = [
+        "",
+        "x",
+        "X.y",
+        "-1",
+        "0",
+        "70000",
+        "a b",
+        "ü:header",
+        "${A}",
+        "a\tb",
+        "a\u{7f}",
+        "\"",
+        "$",
+        "a,,b",
+        &long,
+    ];
+    let mut refused = Vec::new();
+    for setting in settings {
+        for value in values {
+            let mut connector = serde_json::json!({
+                "plugin.name": "pgoutput", "table.include.list": "public.outbox", "database.hostname": "db",
+                "transforms": "o", "transforms.o.type": "io.debezium.transforms.outbox.EventRouter",
+            });
+            connector.as_object_mut().unwrap().insert(setting.to_owned(), value.into());
+            let import = imported(&connector.to_string());
+            let said = import.findings.iter().any(|finding| {
+                finding.meaning.starts_with("Every command refuses it")
+                    || finding.meaning.contains("which every command refuses")
+            });
+            let loads = loaded_as_it_is(&import.configuration, &[]);
+            assert_eq!(
+                loads.is_err(),
+                said,
+                "{setting}={value}: {:?}\n{}",
+                loads.err(),
+                import.configuration
+            );
+            if said && value.len() < 10 {
+                refused.push(format!("{setting}={value}"));
+            }
+        }
+    }
+    for case in ["transforms.o.table.field.event.key=", "database.port=x", "database.sslmode=x"] {
+        assert!(refused.iter().any(|refused| refused == case), "{case} of {refused:?}");
+    }
+}
+
+#[test]
+fn what_the_router_refuses_is_told_with_its_setting() {
+    let told = |settings: &str| {
+        let import = with_option(settings);
+        let refused = import.findings.iter().filter(|finding| finding.meaning.contains("refuses it"));
+        let refused =
+            refused.map(|finding| format!("{} = {:?}: {}", finding.setting, finding.value, finding.meaning));
+        refused.collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(
+        [
+            "transforms.o.table.field.event.key=",
+            "database.port=x",
+            "database.sslmode=requir\nslot.name=Outbox",
+            "transforms.o.route.topic.replacement=a$$b",
+            "producer.override.security.protocol=SASL_TLS",
+            "database.user=${file:/a:b}\nproducer.override.ssl.keystore.key=hunter2",
+        ]
+        .map(|settings| format!("{settings}\n{}", told(settings)))
+        .join("\n\n")
+    );
 }

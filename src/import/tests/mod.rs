@@ -12,7 +12,12 @@ const WORKER: &str = include_str!("worker.properties");
 const SERVER: &str = include_str!("server.properties");
 
 fn imported(text: &str) -> Import {
-    import(text, &Surroundings::default()).unwrap()
+    let import = import(text, &Surroundings::default()).unwrap();
+    for Finding { meaning, .. } in &import.findings {
+        let words = meaning.split_whitespace().count();
+        assert!(words <= 60, "{words} words: {meaning}");
+    }
+    import
 }
 
 fn with(bootstrap_servers: Option<&str>, worker: Option<&str>) -> Surroundings {
@@ -84,6 +89,24 @@ fn debezium_server() {
 fn a_worker_tells_brokers_and_converters() {
     let import = import(TUTORIAL, &with(None, Some(WORKER))).unwrap();
     insta::assert_snapshot!(shown(&import));
+}
+
+#[test]
+fn a_known_worker_leaves_nothing_to_guess() {
+    let connector = "transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+                     exactly.once.support=requested\n";
+    let worker = "bootstrap.servers=kafka:9092\n";
+    let guesses = |worker: Option<&str>| {
+        let import = import(connector, &with(None, worker)).unwrap();
+        let guesses =
+            ["worker could", "this file does not show", "It depends on the workers", "import again"];
+        let guessed = |finding: &&Finding| guesses.iter().any(|guess| finding.meaning.contains(guess));
+        import.findings.iter().filter(guessed).map(|finding| finding.setting.clone()).collect::<Vec<_>>()
+    };
+    let all =
+        ["key.converter", "value.converter", "bootstrap.servers", "exactly.once.support", "header.converter"];
+    assert_eq!(guesses(None), all);
+    assert_eq!(guesses(Some(worker)), Vec::<String>::new());
 }
 
 #[test]
@@ -255,8 +278,139 @@ fn columns_that_are_called_like_keys() {
             ("aggregate_id:header,headers:header,a|b:header", ""),
             ("aggregateid:header:key,payload:header:body", ""),
             (" a : header : x , b:ENVELOPE,c:partition,d:partition", ""),
+            ("type:header:", ""),
+            ("type:header:x:,b:partition::,", ""),
+            (",type:header,b::header,c:header::x,d,", ""),
+            ("type:header: ,b:header,:header,c:body", ""),
         ]
         .map(|(placement, more)| format!("{placement} {more}\n{}\n", placed(placement, more)))
         .join("\n")
     );
+}
+
+/// The keys of columns in the configuration, and the findings about the lists of columns.
+fn columns_of(settings: &str) -> String {
+    let import = imported(&format!(
+        "plugin.name=pgoutput\ntransforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n{settings}"
+    ));
+    let keys = ["columns", "partition", "headers.", "envelope.", "value", "missing_columns"];
+    let lines = import.configuration.lines().filter(|line| keys.iter().any(|key| line.starts_with(key)));
+    let lines = lines.map(|line| line.split("  #").next().unwrap_or_default().to_owned());
+    let about = import.findings.iter().filter(|finding| finding.setting.starts_with("column."));
+    let about =
+        about.map(|finding| format!("{}: {}: {}", finding.level.label(), finding.setting, finding.meaning));
+    lines.chain(about).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_column_that_debezium_does_not_read_is_not_sent() {
+    const ONE: &str = "table.include.list=public.outbox\n";
+    const TWO: &str = "table.include.list=a.outbox,b.outbox\n";
+    const IGNORE: &str = "transforms.o.table.fields.additional.error.on.missing=false\n";
+    let place = |placement: &str| format!("transforms.o.table.fields.additional.placement={placement}\n");
+    let cases = [
+        format!(
+            "{ONE}{IGNORE}{}column.exclude.list=public.outbox.tenant",
+            place("tenant:header,type:header")
+        ),
+        format!("{ONE}{}column.exclude.list=public.outbox.tenant", place("tenant:header:x")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=.*\\\\.Tenant", place("tenant:partition,type:header")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=public.outbox.tenant", place("tenant:envelope")),
+        format!("{TWO}{IGNORE}{}column.exclude.list=b.outbox.tenant", place("tenant:header")),
+        format!("{ONE}{IGNORE}{}column.exclude.list=outbox.tenant,public.outbox.ten", place("tenant:header")),
+        format!(
+            "{ONE}{IGNORE}{}column.include.list=public.outbox.(id|aggregatetype|aggregateid|payload)",
+            place("tenant:header")
+        ),
+        format!("{ONE}column.include.list=public.outbox.(id|aggregate.*)"),
+        format!(
+            "{ONE}column.exclude.list=public.outbox.(at|trace)\ntransforms.o.table.field.event.timestamp=at\n\
+                 transforms.o.tracing.span.context.field=trace"
+        ),
+        format!("{ONE}column.exclude.list=public.outbox.key\ntransforms.o.table.field.event.key=key"),
+        format!("{}column.exclude.list=public.outbox.tenant", place("tenant:header")),
+        format!("{ONE}{}column.exclude.list=", place("tenant:header")),
+    ];
+    let told =
+        cases.map(|settings| format!("{settings}\n    {}\n", columns_of(&settings).replace('\n', "\n    ")));
+    insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn a_slot_that_the_connector_still_needs_is_not_taken_over() {
+    const SLOT: &str = "topic.prefix=shop\ntransforms=o,p\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+                        slot.name=shop_outbox\npublication.name=shop\nslot.drop.on.stop=true\nlsn.flush.mode=manual\n";
+    let literal = format!("{TOPICS}predicates.p.pattern=shop\\\\.public\\\\.outbox\n");
+    let by_variable = "plugin.name=pgoutput\nslot.name=${env:SLOT}\npublication.name=${env:PUBLICATION}\n";
+    let of_slot = |settings: String| {
+        let import = imported(&format!("{SLOT}{settings}"));
+        let lines = import
+            .configuration
+            .lines()
+            .filter(|line| line.starts_with("slot") || line.starts_with("publication"));
+        let names = ["slot.", "publication.name", "lsn.", "plugin.name", "list", "p.type"];
+        let about =
+            import.findings.iter().filter(|finding| names.iter().any(|name| finding.setting.contains(name)));
+        let about = about
+            .map(|finding| format!("{}: {}: {}", finding.level.label(), finding.setting, finding.meaning));
+        let told = lines.map(str::to_owned).chain(about).collect::<Vec<_>>().join("\n");
+        format!("{settings}\n    {}\n", told.replace('\n', "\n    "))
+    };
+    let cases = [
+        "plugin.name=pgoutput\ntable.include.list=public.outbox".to_owned(),
+        "plugin.name=decoderbufs\ntable.include.list=public.outbox".to_owned(),
+        format!("plugin.name=pgoutput\n{literal}table.include.list=public.outbox,public.customer"),
+        format!("plugin.name=pgoutput\n{literal}table.include.list=public.*"),
+        format!("plugin.name=pgoutput\n{literal}"),
+        format!("{by_variable}{literal}table.include.list=public.outbox,public.customer"),
+        "plugin.name=pgoutput\ntable.include.list=public.outbox\nmessage.prefix.include.list=audit"
+            .to_owned(),
+        "plugin.name=pgoutput\ntable.include.list=public.outbox\n\
+         transforms.p.type=io.debezium.transforms.outbox.EventRouter"
+            .to_owned(),
+    ];
+    insta::assert_snapshot!(cases.map(of_slot).join("\n"));
+}
+
+#[test]
+fn wrong_values_and_names_of_earlier_versions_are_named() {
+    const BASE: &str = "plugin.name=pgoutput\nextended.headers.enabled=false\nkey.converter=StringConverter\n\
+                        value.converter=org.apache.kafka.connect.json.JsonConverter\nheader.converter=SimpleHeaderConverter\n\
+                        transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRouter\n";
+    let findings = |settings: &str| imported(&format!("{BASE}{settings}")).findings;
+    let usual = findings("");
+    let cases = [
+        "transforms.o.table.expand.json.payload=yes",
+        "transforms.o.table.expand.json.payload=True",
+        "transforms.o.table.op.invalid.behavior=stop",
+        "transforms.o.table.json.payload.null.behavior=keep",
+        "transforms.o.route.tombstone.on.empty.payload=",
+        "transforms.o.negate=1",
+        "value.converter.schemas.enable=no",
+        "publication.autocreate.mode=filterd",
+        "publication.autocreate.mode=FILTERED",
+        "skipped.operations=u,x",
+        "skipped.operations=u,d",
+        "decimal.handling.mode=strings",
+        "errors.tolerance=some",
+        "exactly.once.support=yes",
+        "producer.override.compression.type=lzo",
+        "slot.drop.on.stop=${env:DROP}",
+        "slot.drop_on_stop=true",
+        "slot.drop_on_stop=true\nslot.drop.on.stop=false",
+        "table.whitelist=public.outbox",
+        "table.blacklist=public.other",
+        "database.server.name=shop",
+        "transforms.o.table.field.payload.id=key",
+        "frobnicate=1",
+    ];
+    let told = cases.map(|case| {
+        let found = findings(case);
+        let more = found.iter().filter(|finding| !usual.contains(finding));
+        let more = more.map(|finding| {
+            format!("    {}: {}: {}\n", finding.level.label(), finding.setting, finding.meaning)
+        });
+        format!("{case}\n{}", more.collect::<String>())
+    });
+    insta::assert_snapshot!(told.join("\n"));
 }

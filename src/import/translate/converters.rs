@@ -1,7 +1,7 @@
 //! Converters: how keys, headers and values become bytes.
 
 use super::routing::Value;
-use super::{Translation, comment};
+use super::{Translation, choices, comment};
 use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings};
 use crate::import::write::{Section, quoted};
@@ -33,7 +33,8 @@ pub(super) fn translate(translation: &mut Translation, value: &Value) {
 
 fn take(translation: &mut Translation, name: &str) -> (Option<Setting>, Converter) {
     let setting = translation.take_any(name);
-    let options = translation.settings.take_prefix(&format!("{name}."));
+    let mut options = translation.settings.take_prefix(&format!("{name}."));
+    choices::check(translation, &mut options);
     if let Some(setting) = setting {
         let converter = converter(&setting.value, &options);
         return (Some(setting), converter);
@@ -68,9 +69,16 @@ fn converter(class: &str, options: &Settings) -> Converter {
 
 fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Converter) {
     let Some(setting) = setting else {
-        let meaning = "The worker's decides, which this file does not show (--worker-config): the router \
-                       writes keys as StringConverter does, and another converter's keys have other bytes \
-                       and partitions";
+        let meaning = match translation.has_worker {
+            true => {
+                "Neither the connector nor its worker sets it, and Connect needs it: the router writes keys as \
+                 StringConverter does"
+            }
+            false => {
+                "The worker's default applies, which this file does not show (give --worker-config): the router writes keys as \
+                 StringConverter does, and another converter's keys have other bytes and partitions"
+            }
+        };
         return translation.find_unset(Level::Differs, "key.converter", meaning);
     };
     let (level, meaning) = match converter {
@@ -80,13 +88,13 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
         }
         Converter::Json(true) => (
             Level::NoEquivalent,
-            "Keys arrive as their text alone, without schema, and so land in other partitions",
+            "Keys are sent as plain text without a schema, and so land in other partitions",
         ),
         Converter::Bytes(_) => {
-            (Level::Differs, "A key column of bytea is written as text, and so lands in another partition")
+            (Level::Differs, "A key of type bytea is written as text, and so lands in another partition")
         }
         Converter::CloudEvents | Converter::Registry(_) | Converter::Unknown => {
-            (Level::NoEquivalent, "Keys arrive as their text alone, and so land in other partitions")
+            (Level::NoEquivalent, "Keys are sent as plain text, and so land in other partitions")
         }
     };
     translation.find(level, &setting, meaning);
@@ -94,6 +102,9 @@ fn keys(translation: &mut Translation, setting: Option<Setting>, converter: &Con
 
 fn headers(translation: &mut Translation, setting: Option<Setting>, converter: &Converter) {
     let Some(setting) = setting else {
+        if translation.has_worker {
+            return;
+        }
         let meaning = "The router writes headers as SimpleHeaderConverter does, which is Connect's default; \
                        a worker could set another";
         return translation.find_unset(Level::Note, "header.converter", meaning);
@@ -102,9 +113,9 @@ fn headers(translation: &mut Translation, setting: Option<Setting>, converter: &
         Converter::Text => return,
         Converter::Json(false) => (
             Level::Differs,
-            "A header that is text arrives without the quotes that it has now; numbers and booleans stay",
+            "Text in headers is sent without the quotes that it has now; numbers and booleans stay the same",
         ),
-        _ => (Level::NoEquivalent, "Headers arrive as their text alone"),
+        _ => (Level::NoEquivalent, "Headers are sent as plain text"),
     };
     translation.find(level, &setting, meaning);
 }
@@ -113,10 +124,14 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
     let structure = value.envelope.as_ref().or(value.expand.as_ref());
     let Some(setting) = setting else {
         payload_json(translation, value, false, None);
-        let meaning = "The worker's decides, which this file does not show (--worker-config): the \
-                       configuration is that of StringConverter, or of JsonConverter with \
-                       schemas.enable=false where the value is a structure; if it is JsonConverter, a text \
-                       payload needs `payload_json = \"string\"` in [route]";
+        let known = match translation.has_worker {
+            true => "Neither the connector nor its worker sets it, and Connect needs it",
+            false => "The worker's default applies, which this file does not show (give --worker-config)",
+        };
+        let meaning = format!(
+            "{known}: the configuration is that of StringConverter, or of JsonConverter with schemas.enable=false where \
+             the value is a structure; if it is JsonConverter, a text payload needs `payload_json = \"string\"` in [route]"
+        );
         return translation.find_unset(Level::Differs, "value.converter", meaning);
     };
     // a structure cannot be bytes
@@ -145,22 +160,18 @@ fn values(translation: &mut Translation, setting: Option<Setting>, converter: &C
         ),
         (Converter::Json(true), _) => (
             Level::NoEquivalent,
-            "Each value has its schema around it, {\"schema\": ..., \"payload\": ...}; the router writes \
-             what is in `payload` alone"
+            "Each value has its schema around it, {\"schema\": ..., \"payload\": ...}; the router writes only what is in `payload`"
                 .to_owned(),
         ),
         (Converter::CloudEvents, _) => (
             Level::NoEquivalent,
-            "Debezium's own CloudEvents are not made; `value = \"cloudevents-structured\"` in [route] makes \
-             CloudEvents 1.0 with attributes of your choice"
+            "The router does not write Debezium's CloudEvents; `value = \"cloudevents-structured\"` in [route] writes CloudEvents 1.0 with attributes of your choice"
                 .to_owned(),
         ),
         (Converter::Registry(format), _) => (
             Level::NoEquivalent,
             format!(
-                "The router knows no registry, and writes no {format}: it sends payloads as they are in the \
-                 table. A payload that the application has encoded itself, in a bytea column, goes out \
-                 untouched"
+                "The router uses no schema registry and writes no {format}: it sends payloads as they are in the table. A payload in a bytea column that the application has encoded itself is sent unchanged"
             ),
         ),
         (Converter::Unknown, _) => (
@@ -191,11 +202,8 @@ fn payload_json(translation: &mut Translation, value: &Value, is_json: bool, set
         if value.expand.is_none() {
             let meaning = "Only concerns payloads that are expanded, and none is";
             translation.find(Level::Ignored, setting, meaning);
-        } else if setting.value.eq_ignore_ascii_case(kept) {
-            translation.set(Section::Route, key, quoted(kept), setting);
         } else {
-            let meaning = format!("Debezium accepts `ignore` or `{kept}`; the setting is ignored");
-            translation.find(Level::Differs, setting, meaning);
+            translation.set(Section::Route, key, quoted(kept), setting);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Translation, sasl};
 use crate::import::connector::Form;
 use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings, matches_pattern};
-use crate::import::write::{Section, key, quoted};
+use crate::import::write::{Section, key, literal, quoted};
 
 /// The placeholder if no brokers are known; it cannot be resolved.
 const NO_BROKERS: &str = "kafka.invalid:9092";
@@ -98,13 +98,14 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
     ),
     (
         Level::NoEquivalent,
-        &["ssl.engine.factory.class", "interceptor.classes", "partitioner.class"],
+        &["ssl.engine.factory.class", "interceptor.classes"],
         "The router cannot run Java classes",
     ),
     (
-        Level::Differs,
-        &["partitioner.ignore.keys"],
-        "The router sends a key to the partition that Java's producers choose by default for it",
+        Level::NoEquivalent,
+        &["partitioner.class", "partitioner.ignore.keys"],
+        "The router chooses the partition by the key, as Java's producers do by default, and so records may land in \
+         other partitions",
     ),
     (
         Level::ToDo,
@@ -160,8 +161,7 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
         }
         return;
     }
-    const UNKNOWN: &str = "librdkafka has no such property, as far as the router knows: see its CONFIGURATION.md for what \
-                           does the same";
+    const UNKNOWN: &str = "The router knows no such property of librdkafka: see its CONFIGURATION.md for one that does the same";
     let left_out =
         LEFT_OUT.iter().find(|(_, names, _)| names.iter().any(|pattern| matches_pattern(pattern, name)));
     let (level, meaning) = left_out.map_or((Level::NoEquivalent, UNKNOWN), |(level, _, why)| (*level, *why));
@@ -171,7 +171,7 @@ fn property(translation: &mut Translation, name: &str, setting: Setting) {
 /// Writes numbers without quotes.
 fn set(translation: &mut Translation, property: &str, value: &str, setting: &Setting) {
     let number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value);
-    let value = if number { value.to_owned() } else { quoted(value) };
+    let value = if number { value.to_owned() } else { literal(value) };
     translation.set(Section::Kafka, key(property), value, setting);
 }
 
@@ -185,8 +185,8 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
         Form::Connect => "bootstrap.servers",
         Form::Server => "debezium.sink.kafka.producer.bootstrap.servers",
     };
-    if !translation.findings.iter().any(|finding| finding.setting.ends_with("bootstrap.servers")) {
-        let meaning = "A connector's file does not name the brokers: put them into [kafka], or import again \
+    if !translation.has_found("bootstrap.servers") {
+        let meaning = "A connector's file does not name the brokers: set them in [kafka], or import again \
                        with --bootstrap-servers";
         translation.find_unset(Level::ToDo, place, meaning);
     }

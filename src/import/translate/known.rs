@@ -64,7 +64,7 @@ const KNOWN: &[Known] = &[
         Differs,
         &["binary.handling.mode"],
         &["bytes"],
-        "A payload of type bytea arrives as its bytes, not as text that stands for them",
+        "A payload of type bytea is sent as its bytes, not as encoded text",
     ),
     known(
         Differs,
@@ -76,23 +76,19 @@ const KNOWN: &[Known] = &[
         Differs,
         &["field.name.adjustment.mode"],
         &["none"],
-        "Names inside of expanded payloads and envelopes stay as they are",
+        "Names inside expanded payloads and envelopes stay as they are",
     ),
     known(
         NoEquivalent,
         &["column.mask.*", "column.truncate.*"],
         &[],
-        "Values are sent whole and unmasked: let the application mask them before it writes them",
+        "Values are sent whole and unmasked: have the application mask them before it writes them",
     ),
     known(
         NoEquivalent,
         &["converters", "post.processors"],
         &[""],
         "The router does not run Java classes: columns are written as Postgres or Debezium's own converters write them",
-    ),
-    ignored(
-        &["column.exclude.list", "column.include.list", "column.blacklist", "column.whitelist"],
-        "Only concerns change events: a record has those columns that the configuration names",
     ),
     // the treatment of events
     known(
@@ -148,8 +144,7 @@ const KNOWN: &[Known] = &[
     ),
     ignored(
         &["snapshot.mode"],
-        "Only concerns the rows that were in the table before the slot: Debezium has sent them or has left \
-         them, the router reads on from the slot",
+        "Only concerns the rows that were in the table before the slot existed; the router continues from the slot",
     ),
     ignored(
         &[
@@ -164,8 +159,7 @@ const KNOWN: &[Known] = &[
     ignored(&["signal.*"], "Only concerns signals, which the router does not support"),
     ignored(
         &["heartbeat.*"],
-        "Only concerns how Debezium keeps its place in a quiet database; the router confirms the slot \
-         without it, and writes no heartbeat topic",
+        "Only concerns how Debezium moves the slot in a quiet database; the router does so without heartbeats, and writes no topic for them",
     ),
     ignored(
         &[
@@ -212,8 +206,7 @@ const KNOWN: &[Known] = &[
             "database.exclude.list",
             "connection.validation.timeout.ms",
         ],
-        "Only concerns Debezium's own connections; the router's take keepalives, timeouts and options in \
-         the URL, as libpq does",
+        "Only concerns Debezium's own connections; for the router's, set keepalives, timeouts and options in the URL, as for libpq",
     ),
     ignored(
         &[
@@ -297,12 +290,13 @@ const KNOWN: &[Known] = &[
 ];
 
 pub(super) fn translate(translation: &mut Translation) {
-    if translation.settings.get("extended.headers.enabled").is_none() {
+    if translation.settings.get("extended.headers.enabled").is_none()
+        && !translation.has_found("extended.headers.enabled")
+    {
         translation.find_unset(
             Note,
             "extended.headers.enabled",
-            "Since 3.2.1 Debezium adds headers `__debezium.context.*` unless it is false; the router does \
-             not",
+            "Since 3.2.1 Debezium adds headers `__debezium.context.*` unless this is false; the router does not",
         );
     }
     skipped_operations(translation);
@@ -325,7 +319,7 @@ pub(super) fn translate(translation: &mut Translation) {
 fn skipped_operations(translation: &mut Translation) {
     let Some(setting) = translation.take_any("skipped.operations") else { return };
     if lists(&setting, "c") {
-        let meaning = "The connector skips inserts, so that no event was sent; the router sends them";
+        let meaning = "The connector skips inserts, and so has sent no events; the router sends them";
         translation.find(Differs, &setting, meaning);
     }
 }

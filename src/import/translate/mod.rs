@@ -1,7 +1,10 @@
 //! Each subject takes its settings out of the connector, writes keys, and reports findings.
 
+mod choices;
+mod columns;
 mod converters;
 mod delivery;
+mod earlier;
 mod kafka;
 mod known;
 mod postgres;
@@ -14,9 +17,10 @@ mod transforms;
 use super::Import;
 use super::connector::{Connector, Form};
 use super::findings::{Finding, Level, shown, shown_name};
+use super::load;
 use super::reference::{self, Reference};
 use super::settings::{Setting, Settings};
-use super::write::{Document, Section, file, key, quoted};
+use super::write::{Document, Section, file, key, literal};
 use crate::error::{Error, ErrorCode};
 
 /// Translates the subjects in the order of the file that is written.
@@ -26,17 +30,24 @@ pub(super) fn translate(connector: Connector) -> Result<Import, Error> {
         settings: connector.settings,
         document: Document::default(),
         findings: Vec::new(),
+        keeps_slot: false,
+        has_worker: connector.has_worker,
+        variables: Vec::new(),
     };
     is_for_postgres(&mut translation)?;
+    let mut settings = std::mem::take(&mut translation.settings);
+    earlier::rename(&mut translation, &mut settings);
+    choices::check(&mut translation, &mut settings);
+    translation.settings = settings;
     for setting in &connector.unread {
         let meaning = "Connect does not read it: the connector names no such converter, and the worker's takes its \
                        options from the worker";
         translation.find(Level::Ignored, setting, meaning);
     }
     let mut chain = transforms::read(&mut translation)?;
-    let topics = table::translate(&mut translation, &chain);
-    let value = routing::translate(&mut translation, std::mem::take(&mut chain.router.options));
-    transforms::others(&mut translation, chain, &topics);
+    let outboxes = table::translate(&mut translation, &chain);
+    let value = routing::translate(&mut translation, std::mem::take(&mut chain.router.options), &outboxes);
+    transforms::others(&mut translation, chain, &outboxes.topics);
     converters::translate(&mut translation, &value);
     postgres::translate(&mut translation);
     kafka::translate(&mut translation);
@@ -52,6 +63,12 @@ struct Translation {
     settings: Settings,
     document: Document,
     findings: Vec<Finding>,
+    /// The connector's slot is not taken over, and the router has one of its own.
+    keeps_slot: bool,
+    /// What the worker sets is known.
+    has_worker: bool,
+    /// The variables that findings ask the user to set.
+    variables: Vec<String>,
 }
 
 impl Translation {
@@ -60,6 +77,7 @@ impl Translation {
         let meaning =
             "It is not a known setting of Debezium 3, Kafka Connect or Kafka's producer: check what it does";
         self.find_all(Level::NoEquivalent, unknown, meaning);
+        self.findings.extend(load::check(&self.document, &self.variables));
         self.findings.sort_by(|a, b| (a.level, &a.setting).cmp(&(b.level, &b.setting)));
         Import { configuration: self.document.text(), findings: self.findings }
     }
@@ -85,6 +103,11 @@ impl Translation {
     fn find_unset(&mut self, level: Level, name: &str, meaning: impl Into<String>) {
         let meaning = meaning.into();
         self.findings.push(Finding { level, setting: name.to_owned(), value: None, meaning });
+    }
+
+    /// Whether a finding is about this setting.
+    fn has_found(&self, name: &str) -> bool {
+        self.findings.iter().any(|finding| finding.setting.ends_with(name))
     }
 
     fn reference(&self, setting: &Setting) -> Option<Reference> {
@@ -114,8 +137,7 @@ impl Translation {
         if self.reference(&setting).is_none() {
             return Some(setting);
         }
-        let meaning = "Its value is kept elsewhere, and is taken as not set here: put it into a copy of the file \
-                       and import that";
+        let meaning = "Its value is stored elsewhere, and so it counts as not set: write the value into a copy of the file, and import that";
         self.find(Level::Differs, &setting, meaning);
         None
     }
@@ -135,8 +157,9 @@ impl Translation {
         let meaning = match self.reference(&setting) {
             None => return Some(setting),
             Some(Reference::Variable(name)) => start_with(variable, &name),
-            Some(_) => format!("Its value is kept elsewhere: start the router with {variable} set to it"),
+            Some(_) => format!("Its value is stored elsewhere: start the router with {variable} set to it"),
         };
+        self.variables.push(variable.to_owned());
         self.find(Level::ToDo, &setting, meaning);
         None
     }
@@ -148,14 +171,20 @@ impl Translation {
 
     /// Writes the text of a setting as a key.
     fn text(&mut self, section: Section, key: &str, setting: &Setting) {
-        self.set(section, key, quoted(&setting.value), setting);
+        self.set(section, key, literal(&setting.value), setting);
     }
 
     /// Writes a secret property of `[kafka]`, which refers to a file.
     fn secret(&mut self, property: &str, setting: &Setting) {
         let place = format!("secrets/kafka_{}", property.replace('.', "_"));
         if let Some(path) = self.secret_file(setting, &variable(Section::Kafka, property), &place) {
-            self.set(Section::Kafka, key(property), file(&path), setting);
+            self.document.set_to_do(
+                Section::Kafka,
+                key(property),
+                file(&path),
+                comment(setting),
+                "\"secret\"",
+            );
         }
     }
 
@@ -166,18 +195,19 @@ impl Translation {
             Some(Reference::WholeFile(path)) => return Some(path),
             Some(Reference::Variable(name)) => {
                 self.find(Level::ToDo, setting, start_with(variable, &name));
+                self.variables.push(variable.to_owned());
                 return None;
             }
             Some(Reference::Property { path, key }) => Some(format!("the value of `{key}` in {path}")),
-            Some(Reference::Other(_)) => Some("what it stands for".to_owned()),
+            Some(Reference::Other(_)) => Some("the value that it refers to".to_owned()),
             None => None,
         };
         let meaning = match what {
             Some(what) => format!(
-                "Write {what} alone into the file {place} beside the configuration, or name another file there"
+                "Write {what}, and nothing else, to the file {place} next to the configuration, or name another file there"
             ),
             None => format!(
-                "Write it alone into the file {place} beside the configuration, readable by the router's user only"
+                "Write it, and nothing else, to the file {place} next to the configuration, readable only by the router's user"
             ),
         };
         self.find(Level::ToDo, setting, meaning);
@@ -186,7 +216,7 @@ impl Translation {
 }
 
 fn start_with(variable: &str, holder: &str) -> String {
-    format!("Start the router with {variable} set to what {holder} holds")
+    format!("Start the router with {variable} set to the value of {holder}")
 }
 
 /// The origin of a key, on one line.
@@ -218,7 +248,7 @@ fn is_for_postgres(translation: &mut Translation) -> Result<(), Error> {
     }
     Err(Error::usage(
         ErrorCode::DebeziumConfiguration,
-        format!("`connector.class` is {}, and the router reads Postgres only", class.value),
+        format!("`connector.class` is {}, and the router reads only Postgres", class.value),
         "Name the configuration of an io.debezium.connector.postgresql.PostgresConnector",
     ))
 }

@@ -3,7 +3,7 @@
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::settings::Setting;
-use crate::import::write::{Section, quoted};
+use crate::import::write::{Section, literal, quoted};
 
 /// The file in which the user should put a password from the connector's file.
 const PASSWORD_FILE: &str = "secrets/postgres_password";
@@ -57,7 +57,7 @@ fn url(translation: &mut Translation) {
             translation.find(Level::ToDo, &setting, meaning);
         }
     }
-    translation.document.set(Section::Postgres, "url", quoted(&write_url(&known)), from.join(", "));
+    translation.document.set(Section::Postgres, "url", literal(&write_url(&known)), from.join(", "));
 }
 
 fn write_url(known: &[(&str, String)]) -> String {
@@ -88,16 +88,18 @@ fn write_url(known: &[(&str, String)]) -> String {
         url += &format!("/{}", encode(dbname));
     }
     let options = known.iter().filter(|(name, _)| name.starts_with("ssl"));
-    let options: Vec<String> = options.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    // a slash is valid in a query, and paths stay readable
+    let options: Vec<String> =
+        options.map(|(name, value)| format!("{name}={}", encode(value).replace("%2F", "/"))).collect();
     if !options.is_empty() {
         url += &format!("?{}", options.join("&"));
     }
     url
 }
 
-/// Percent-encodes as in RFC 3986, except `/`, which is valid in a query.
+/// Percent-encodes everything except RFC 3986's unreserved characters.
 fn encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
@@ -106,32 +108,28 @@ fn encode(text: &str) -> String {
 fn password(translation: &mut Translation) {
     let Some(setting) = translation.settings.take("database.password") else { return };
     if let Some(path) = translation.secret_file(&setting, "PGPASSWORD", PASSWORD_FILE) {
-        translation.set(Section::Postgres, "password_file", quoted(&path), &setting);
+        translation.set(Section::Postgres, "password_file", literal(&path), &setting);
     }
 }
 
 fn tls(translation: &mut Translation) {
     if let Some(setting) = translation.settings.take("database.sslpassword") {
-        let meaning = "The router reads keys without a password: take it off with openssl, and let only the \
-                       router's user read the key";
+        let meaning = "The router reads keys without a password: remove it with openssl, and let only the router's user read the key";
         translation.find(Level::ToDo, &setting, meaning);
     }
     if let Some(setting) = translation.take_any("database.sslfactory") {
-        let meaning = "The router cannot run Java classes: how much of the server's certificate is verified is \
-                       decided by `sslmode` in the URL";
+        let meaning = "The router cannot run Java classes: `sslmode` in the URL decides how much of the server's certificate is verified";
         translation.find(Level::NoEquivalent, &setting, meaning);
     }
 }
 
 fn slot(translation: &mut Translation) {
-    let slot = translation.take("slot.name", Section::Postgres, "slot");
-    let publication = translation.take("publication.name", Section::Postgres, "publication");
     let plugin = translation.take_any("plugin.name");
-    if plugin.as_ref().is_none_or(|plugin| plugin.value != "pgoutput") {
-        let meaning = "The slot speaks another protocol than pgoutput, the one that the router reads, and \
-                       cannot be taken over: run `outbox-router init`, which makes a slot and a publication \
-                       of its own, then stop the connector, then start the router; what comes in between \
-                       arrives twice";
+    let is_readable = plugin.as_ref().is_some_and(|plugin| plugin.value == "pgoutput");
+    if !is_readable {
+        let meaning = "The router reads slots with the plugin pgoutput only, and cannot take this one over: run \
+                       `outbox-router init`, which creates a slot and a publication for the router, then stop the \
+                       connector, then start the router; events in between arrive twice";
         match &plugin {
             Some(plugin) => translation.find(Level::NoEquivalent, plugin, meaning),
             None => {
@@ -139,28 +137,41 @@ fn slot(translation: &mut Translation) {
                 translation.find_unset(Level::NoEquivalent, "plugin.name", meaning);
             }
         }
-        for setting in [slot, publication].into_iter().flatten() {
-            let meaning = "The router has one of its own, since it cannot take over the slot; drop this one \
-                           after the switch";
-            translation.find(Level::Note, &setting, meaning);
-        }
-    } else {
-        named(translation, "slot", slot.as_ref(), "slot.name", SLOT);
-        named(translation, "publication", publication.as_ref(), "publication.name", PUBLICATION);
-        let meaning = "Debezium's publication has all tables unless somebody else made it. It can stay; one \
-                       of the outbox alone spares the router reading the changes of all others";
-        match translation.settings.take("publication.autocreate.mode") {
-            Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
-            Some(mode) => translation.find(Level::Note, &mode, meaning),
-            None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
-        }
+    }
+    if !is_readable || translation.keeps_slot {
+        translation.keeps_slot = true;
+        return connectors_own(translation);
+    }
+    let slot = translation.take("slot.name", Section::Postgres, "slot");
+    named(translation, "slot", slot.as_ref(), "slot.name", SLOT);
+    let publication = translation.take("publication.name", Section::Postgres, "publication");
+    named(translation, "publication", publication.as_ref(), "publication.name", PUBLICATION);
+    let meaning = "Debezium's publication has all tables unless somebody else created it. It can stay, but one of the \
+                   outbox alone spares the router from reading the changes of all other tables";
+    match translation.settings.take("publication.autocreate.mode") {
+        Some(mode) if !mode.value.eq_ignore_ascii_case("all_tables") => {}
+        Some(mode) => translation.find(Level::Note, &mode, meaning),
+        None if translation.has_found("publication.autocreate.mode") => {}
+        None => translation.find_unset(Level::Note, "publication.autocreate.mode", meaning),
     }
     if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
-        let meaning = "Stopping the connector, or changing its configuration, drops the slot, and what \
-                       nobody has read is lost to the router: while the connector runs, and connected to its \
-                       database, copy the slot with pg_copy_logical_replication_slot, and set `slot` in \
-                       [postgres] to the copy";
+        let meaning = "Stopping the connector, or changing its configuration, drops the slot, and the router loses what \
+                       nobody has read: while the connector runs, and connected to its database, copy the slot with \
+                       pg_copy_logical_replication_slot, and set `slot` in [postgres] to the copy";
         translation.find(Level::ToDo, &setting, meaning);
+    }
+}
+
+/// Reports the settings of a slot and a publication that the router does not use.
+fn connectors_own(translation: &mut Translation) {
+    let meaning = "The router has one of its own: drop this one once no connector uses it";
+    for name in ["slot.name", "publication.name"] {
+        let setting = translation.settings.take(name);
+        setting.iter().for_each(|setting| translation.find(Level::Note, setting, meaning));
+    }
+    if let Some(setting) = translation.take_any("slot.drop.on.stop").filter(Setting::is_true) {
+        let meaning = "Only concerns the connector's slot; the router has one of its own";
+        translation.find(Level::Ignored, &setting, meaning);
     }
 }
 
@@ -168,7 +179,7 @@ fn named(translation: &mut Translation, key: &str, setting: Option<&Setting>, na
     match setting {
         Some(setting) => translation.text(Section::Postgres, key, setting),
         // a value that is stored elsewhere was already reported
-        None if translation.findings.iter().any(|finding| finding.setting.ends_with(name)) => {}
+        None if translation.has_found(name) => {}
         None => {
             let from = format!("{name} is not set");
             translation.document.set(Section::Postgres, key, quoted(default), from);
@@ -184,11 +195,10 @@ fn flushing(translation: &mut Translation) {
     };
     for name in ["lsn.flush.mode", "flush.lsn.source"] {
         let Some(setting) = translation.take_any(name) else { continue };
-        let (level, meaning) = match manual(&setting) {
+        let (level, meaning) = match manual(&setting) && !translation.keeps_slot {
             true => (
                 Level::ToDo,
-                "Debezium does not move the slot: everything since the place where somebody else last moved it \
-                 would be sent again. After stopping the connector, advance it to `lsn_commit` of the stored offset",
+                "Debezium does not move the slot, and so the router would send everything again that came after it was last moved by hand. After stopping the connector, advance it to `lsn_commit` of the stored offset",
             ),
             false => (
                 Level::Ignored,
@@ -202,8 +212,7 @@ fn flushing(translation: &mut Translation) {
         translation.find(
             Level::Note,
             &setting,
-            "Only concerns the way back, when the slot is ahead of Debezium's stored offset: with trust_slot it \
-             goes on from the slot, with trust_offset and trust_greater_lsn it tries to move the slot back and fails",
+            "Only concerns the way back, when the slot is ahead of Debezium's stored offset: with trust_slot it continues from the slot, with trust_offset and trust_greater_lsn it tries to move the slot back and fails",
         );
     }
 }

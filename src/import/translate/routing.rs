@@ -1,10 +1,12 @@
 //! The options of the outbox event router (`EventRouterConfigDefinition`).
 
+use super::columns::{Columns, Unread};
+use super::table::Outboxes;
 use super::{Translation, comment};
 use crate::import::findings::Level;
 use crate::import::java::{self, Expression, Piece};
-use crate::import::settings::{Setting, Settings, lists};
-use crate::import::write::{Section, key, quoted};
+use crate::import::settings::{Setting, Settings, lists, split};
+use crate::import::write::{Section, key, literal, quoted};
 use crate::topic_name;
 
 /// What the converters need to know about the value.
@@ -18,21 +20,25 @@ pub(super) struct Value {
 }
 
 /// Takes the options of the outbox event router.
-pub(super) fn translate(translation: &mut Translation, options: Settings) -> Value {
+pub(super) fn translate(translation: &mut Translation, options: Settings, outboxes: &Outboxes) -> Value {
     let mut router = Router {
+        read: Columns::take(translation, outboxes),
         translation,
         options,
         columns: COLUMNS.map(|(_, key, column)| (key, column.to_owned())).to_vec(),
     };
     router.columns();
     router.topic();
-    let envelope = router.placement();
+    let ignores_missing = router.missing_columns();
+    let envelope = router.placement(ignores_missing);
     router.choices();
     let expand = router.take("table.expand.json.payload", "payload_json").filter(Setting::is_true);
     let expand_null = router.unlike("table.json.payload.null.behavior", "expand.null", "ignore");
     let expand_empty_array =
         router.unlike("table.json.payload.empty.array.behavior", "expand.empty_array", "ignore");
     router.rest();
+    let Router { translation, read, .. } = router;
+    read.finish(translation);
     Value { envelope, expand, expand_null, expand_empty_array }
 }
 
@@ -49,6 +55,8 @@ struct Router<'a> {
     options: Settings,
     /// The columns that have a key, with that key.
     columns: Vec<(&'static str, String)>,
+    /// Which columns Debezium reads.
+    read: Columns<'a>,
 }
 
 impl Router<'_> {
@@ -83,7 +91,19 @@ impl Router<'_> {
                            change, a little later";
             self.translation.find_unset(Level::Note, "table.field.event.timestamp", meaning);
         }
+        for (key, column) in &self.columns {
+            let Some(unread) = self.read.unread(column) else { continue };
+            let meaning = format!(
+                "It leaves out the column `{column}` of {}, without which Debezium fails; the router reads it as \
+                 `columns.{key}`",
+                unread.tables
+            );
+            self.read.find(self.translation, &unread, Level::Differs, &meaning);
+        }
         if let Some(setting) = self.take("tracing.span.context.field", "tracing_span_context") {
+            if let Some(unread) = self.read.unread(&setting.value) {
+                return self.leave_out(&format!("`{}`, with the trace,", setting.value), &unread, true);
+            }
             self.translation.text(Section::Outbox, "columns.tracing_span_context", &setting);
             self.columns.push(("tracing_span_context", setting.value.clone()));
             let meaning = "Debezium makes headers of it only with OpenTelemetry on its class path, which is \
@@ -118,7 +138,7 @@ impl Router<'_> {
             Ok(pieces) => pieces,
             Err(reason) => {
                 let meaning = format!(
-                    "Debezium would fail with it: {reason}. Write the topic that is meant into [route]"
+                    "Debezium would fail with it: {reason}. Set `topic` in [route] to the one that is meant"
                 );
                 return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
             }
@@ -129,8 +149,7 @@ impl Router<'_> {
         };
         if let Some(character) = pieces.iter().find_map(illegal) {
             let meaning = format!(
-                "No topic has {character:?} in its name, and Debezium fails with it: write the topic that is meant into \
-                 [route]"
+                "No topic has {character:?} in its name, and Debezium fails with it: set `topic` in [route] to the one that is meant"
             );
             return self.translation.find(Level::Differs, blamed_for_replacement, meaning);
         }
@@ -152,39 +171,43 @@ impl Router<'_> {
         });
         let itself = "the value itself, where no rule matches";
         document.set(Section::Route, "topic", quoted("${aggregate_type}"), itself);
-        let condition = quoted(&format!("/{}/", expression.text));
+        let condition = literal(&format!("/{}/", expression.text));
         document.set(Section::Rule, "match", format!("{{ aggregate_type = {condition} }}"), from.clone());
         document.set(Section::Rule, "topic", quoted(&topic), from);
         if ["*?", "+?", "??", "}?"].iter().any(|lazy| java.contains(lazy)) {
-            let meaning = "With a quantifier that takes as little as possible, Debezium replaces only the first part \
-                           of the value that fits and keeps the rest of it: compare the topics with `outbox-router \
+            let meaning = "With a lazy quantifier, Debezium replaces only the first part of the value that matches, and keeps the rest: compare the topics with `outbox-router \
                            preview`";
             self.translation.find(Level::Note, blamed_for_regex, meaning);
         }
     }
 
     /// `column:header|envelope|partition[:alias]`, in order. Returns the setting if it makes the value an envelope.
-    fn placement(&mut self) -> Option<Setting> {
+    fn placement(&mut self, ignores_missing: bool) -> Option<Setting> {
         let setting = self.take("table.fields.additional.placement", "headers")?;
         let mut envelope = false;
         let mut partition = None;
-        for member in setting.value.split(',') {
-            let mut parts = member.split(':').map(str::trim);
-            let (column, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-            let alias = parts.next().unwrap_or(column);
-            let place = place.to_ascii_lowercase();
-            if parts.next().is_some() || !["header", "envelope", "partition"].contains(&place.as_str()) {
-                let meaning = format!("Debezium would refuse `{}`; it is left out", member.trim());
+        for member in split(&setting.value, ',') {
+            let parts: Vec<&str> = split(member, ':').into_iter().map(str::trim).collect();
+            let (column, place, alias) = match parts.as_slice() {
+                [column, place] => (*column, place.to_ascii_lowercase(), *column),
+                [column, place, alias] => (*column, place.to_ascii_lowercase(), *alias),
+                _ => ("", String::new(), ""),
+            };
+            if !["header", "envelope", "partition"].contains(&place.as_str()) {
+                let meaning = format!("Debezium fails with `{}`; it is left out", member.trim());
                 self.translation.find(Level::Differs, &setting, meaning);
+                continue;
+            }
+            // the value is an envelope even if the column is missing
+            envelope |= place == "envelope";
+            if let Some(unread) = self.read.unread(column) {
+                self.leave_out(&format!("`{}`", member.trim()), &unread, ignores_missing);
                 continue;
             }
             let Some(template) = self.column(column, &setting) else { continue };
             match place.as_str() {
                 "header" => self.named("headers", alias, &template, &setting),
-                "envelope" => {
-                    envelope = true;
-                    self.named("envelope", alias, &template, &setting);
-                }
+                "envelope" => self.named("envelope", alias, &template, &setting),
                 // the last one wins
                 _ => partition = Some(template),
             }
@@ -198,42 +221,83 @@ impl Router<'_> {
         envelope.then_some(setting)
     }
 
+    /// Reports that something is not written, because Debezium does not read its column, which may be private.
+    fn leave_out(&mut self, what: &str, unread: &Unread, ignores_missing: bool) {
+        let tables = &unread.tables;
+        let (level, meaning) = match (ignores_missing, unread.everywhere) {
+            (true, true) => (
+                Level::Note,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}, and so its \
+                     records lack it too"
+                ),
+            ),
+            (true, false) => (
+                Level::Differs,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}. Records of \
+                     the other outbox tables lose it"
+                ),
+            ),
+            (false, _) => (
+                Level::Differs,
+                format!(
+                    "{what} is left out of the configuration: Debezium does not read this column of {tables}, and fails \
+                     without it unless `table.fields.additional.error.on.missing` is false"
+                ),
+            ),
+        };
+        self.read.find(self.translation, unread, level, &meaning);
+    }
+
     fn named(&mut self, table: &str, alias: &str, template: &str, setting: &Setting) {
         let name = format!("{table}.{}", key(alias));
-        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
-        if alias.is_empty() || taken || self.translation.document.has(Section::Route, &name) {
+        if alias.is_empty() {
             let meaning =
-                format!("There would be two of the name `{alias}`; the router writes the first only");
+                format!("The name after the last colon is empty; {template} is left out of `{table}`");
+            return self.translation.find(Level::Differs, setting, meaning);
+        }
+        let taken = matches!((table, alias), ("headers", "id") | ("envelope", "payload"));
+        if taken || self.translation.document.has(Section::Route, &name) {
+            let meaning =
+                format!("There would be two with the name `{alias}`; the router writes only the first");
             return self.translation.find(Level::Differs, setting, meaning);
         }
         self.translation.set(Section::Route, name, quoted(template), setting);
     }
 
-    /// A template with the value of a column. A name in a template refers to a key of that name first.
+    /// A template with the value of a column. A name in a template refers to a key of that name first, and one in capitals to a
+    /// variable of the environment.
     fn column(&mut self, column: &str, setting: &Setting) -> Option<String> {
         if let Some((key, _)) = self.columns.iter().find(|(_, name)| name == column) {
             return Some(format!("${{{key}}}"));
         }
         if column.is_empty() || column.contains(['}', '|', '\'']) {
             let meaning =
-                format!("The router has no name for the column `{column}`; what is made of it is left out");
+                format!("A template cannot name the column `{column}`, and so this placement is left out");
             self.translation.find(Level::NoEquivalent, setting, meaning);
             return None;
         }
-        let means_another = self.columns.iter().any(|(key, _)| *key == column)
+        let is_variable = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        let means_another = column.chars().all(is_variable)
+            || self.columns.iter().any(|(key, _)| *key == column)
             || ["column.", "headers.", "source.", "match."].iter().any(|prefix| column.starts_with(prefix));
         Some(if means_another { format!("${{column.{column}}}") } else { format!("${{{column}}}") })
     }
 
-    fn choices(&mut self) {
-        // the name in 3.4, and in later versions
+    /// Whether a column that the table lacks is ignored. The setting has one name in 3.4 and another in later versions.
+    fn missing_columns(&mut self) -> bool {
         let ignored = self
             .take("table.fields.additional.error.on.missing", "missing_columns")
             .filter(|setting| !setting.is_true())
             .or_else(|| self.unlike("table.field.additional.missing", "missing_columns", "error"));
-        if let Some(setting) = ignored {
-            self.translation.set(Section::Route, "missing_columns", quoted("ignore"), &setting);
+        if let Some(setting) = &ignored {
+            self.translation.set(Section::Route, "missing_columns", quoted("ignore"), setting);
         }
+        ignored.is_some()
+    }
+
+    fn choices(&mut self) {
         if let Some(setting) =
             self.take("route.tombstone.on.empty.payload", "tombstone_on_empty").filter(Setting::is_true)
         {
@@ -245,14 +309,7 @@ impl Router<'_> {
                            warns of an update";
             return self.translation.find(Level::Note, &setting, meaning);
         }
-        let action = match setting.value.to_ascii_lowercase().as_str() {
-            "error" => "error",
-            "fatal" => "stop",
-            _ => {
-                let meaning = "Debezium takes `warn`, `error` or `fatal`; it is left out";
-                return self.translation.find(Level::Differs, &setting, meaning);
-            }
-        };
+        let action = if setting.value.eq_ignore_ascii_case("fatal") { "stop" } else { "error" };
         self.translation.set(Section::Outbox, "on_update", quoted(action), &setting);
     }
 
@@ -261,8 +318,7 @@ impl Router<'_> {
             let (level, meaning) = match option.as_str() {
                 "table.field.event.type" => (
                     Level::Ignored,
-                    "Debezium 3 uses it nowhere: a type becomes a header by \
-                     `table.fields.additional.placement`",
+                    "Debezium 3 does not use it: `table.fields.additional.placement` makes a header of the type",
                 ),
                 "table.field.event.schema.version" => (
                     Level::Ignored,
@@ -275,7 +331,7 @@ impl Router<'_> {
                 ),
                 _ => (
                     Level::NoEquivalent,
-                    "Debezium 3's outbox event router does not have it: check what it did",
+                    "Debezium 3's outbox event router does not have this option: check what it did",
                 ),
             };
             self.translation.find(level, &setting, meaning);

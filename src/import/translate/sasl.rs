@@ -7,7 +7,7 @@ use crate::config::kafka_properties::is_built_with;
 use crate::import::findings::Level;
 use crate::import::reference::Reference;
 use crate::import::settings::{Setting, Settings};
-use crate::import::write::{Section, key, quoted};
+use crate::import::write::{Section, key, literal, quoted};
 
 /// The login of a Java client, with its password.
 const JAAS: &str = "sasl.jaas.config";
@@ -27,7 +27,7 @@ pub(super) fn translate(translation: &mut Translation, producer: &mut Settings) 
         }
         Login::None => {
             without_sasl(translation, producer);
-            let meaning = "It belongs to a login that the router cannot do";
+            let meaning = "It belongs to a kind of login that the router does not support";
             let of_login = producer.take(JAAS);
             of_login.iter().for_each(|setting| translation.find(Level::NoEquivalent, setting, meaning));
         }
@@ -104,7 +104,7 @@ fn without_sasl(translation: &mut Translation, producer: &mut Settings) {
     if setting.value.eq_ignore_ascii_case("SASL_SSL") {
         translation.set(Section::Kafka, key("security.protocol"), quoted("SSL"), &setting);
     }
-    let meaning = "The file does without SASL, so that it can be loaded: once you know how the router is to log in, set \
+    let meaning = "The configuration leaves SASL out, so that it can be loaded: once you know how the router will log in, set \
                    `\"security.protocol\"`, `\"sasl.mechanism\"` and what belongs to it in [kafka]";
     translation.find(Level::ToDo, &setting, meaning);
 }
@@ -119,7 +119,7 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
         return translation.find(Level::ToDo, setting, meaning);
     }
     let Some(login) = Jaas::parse(&setting.value) else {
-        let meaning = "It cannot be read: set `\"sasl.username\"` and `\"sasl.password\"` in [kafka]";
+        let meaning = "The router cannot read it: set `\"sasl.username\"` and `\"sasl.password\"` in [kafka]";
         return translation.find(Level::NoEquivalent, setting, meaning);
     };
     match login.class() {
@@ -141,13 +141,12 @@ fn jaas(translation: &mut Translation, setting: &Setting) {
                 ("serviceName", "sasl.kerberos.service.name"),
             ] {
                 if let Some(value) = login.get(member) {
-                    translation.set(Section::Kafka, key(property), quoted(&value), setting);
+                    translation.set(Section::Kafka, key(property), literal(&value), setting);
                 }
             }
         }
         other => {
-            let meaning =
-                format!("The router does not log in as {other} does: use SCRAM or TLS certificates");
+            let meaning = format!("The router does not support {other}: use SCRAM or TLS certificates");
             translation.find(Level::NoEquivalent, setting, meaning);
         }
     }

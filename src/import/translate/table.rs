@@ -8,26 +8,30 @@ use crate::import::settings::Setting;
 use crate::import::write::{Section, one_or_list};
 
 /// Schema and name.
-type Table = (String, String);
+pub(super) type Table = (String, String);
 
 /// The outbox tables as far as the connector's file names them.
 #[derive(Default)]
-struct Outboxes {
-    named: Vec<Table>,
+pub(super) struct Outboxes {
+    pub(super) named: Vec<Table>,
     /// Expressions that cannot be turned into names.
-    patterns: Vec<String>,
+    pub(super) patterns: Vec<String>,
+    /// The topics of the named ones.
+    pub(super) topics: Vec<Topic>,
 }
+
+/// What to do if the connector goes on after the switch.
+const KEEPS_SLOT: &str = "so the connector keeps its slot and publication. Run `outbox-router init`, which creates others, then take the \
+                          outbox out of the connector, then start the router: events in between arrive twice. If nobody \
+                          reads the rest, set `slot` and `publication` in [postgres] to the connector's";
 
 /// Stands for every table.
 const ANY_TABLE: &str = ".*";
 
-/// Writes `[outbox] table`, and returns the topics of these tables.
-pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Topic> {
-    // Debezium 1 had other names for the first two
-    let prefix =
-        translation.take_any("topic.prefix").or_else(|| translation.take_any("database.server.name"));
-    let include =
-        translation.take_any("table.include.list").or_else(|| translation.take_any("table.whitelist"));
+/// Writes `[outbox] table`, and returns these tables.
+pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Outboxes {
+    let prefix = translation.take_any("topic.prefix");
+    let include = translation.take_any("table.include.list");
     let delimiter = translation.take_any("topic.delimiter").map_or(".".to_owned(), |setting| setting.value);
     let prefix = format!("{}{delimiter}", prefix.map(|prefix| prefix.value).unwrap_or_default());
     let topic = |(schema, table): &Table| format!("{prefix}{schema}{delimiter}{table}");
@@ -42,17 +46,17 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
         predicate.map(|predicate| by_predicate(predicate, &prefix, &delimiter)).unwrap_or_default();
     // it alone decides which of the tables that match a pattern are outboxes
     let decided = by_predicate.patterns.is_empty() && !by_predicate.named.is_empty();
-    let (outboxes, from) = match (predicate, include.as_ref()) {
+    let (mut outboxes, from) = match (predicate, include.as_ref()) {
         (Some(predicate), _) if decided && (named.is_empty() || !included.patterns.is_empty()) => {
             (by_predicate, Some(&predicate.setting))
         }
         (_, Some(include)) if !named.is_empty() || !included.patterns.is_empty() => {
-            (Outboxes { named, patterns: included.patterns.clone() }, Some(include))
+            (Outboxes { named, patterns: included.patterns.clone(), ..Outboxes::default() }, Some(include))
         }
         (Some(predicate), _) if !by_predicate.named.is_empty() || !by_predicate.patterns.is_empty() => {
             (by_predicate, Some(&predicate.setting))
         }
-        _ => (Outboxes { named: Vec::new(), patterns: vec![ANY_TABLE.to_owned()] }, None),
+        _ => (Outboxes { patterns: vec![ANY_TABLE.to_owned()], ..Outboxes::default() }, None),
     };
     if let Some(predicate) = predicate
         && let Err(reason) = &predicate.topics
@@ -67,31 +71,48 @@ pub(super) fn translate(translation: &mut Translation, chain: &Chain) -> Vec<Top
     if let Some(include) = &include {
         let others: Vec<String> = others.iter().map(|(schema, table)| format!("{schema}.{table}")).collect();
         if !others.is_empty() {
-            translation.find(Level::NoEquivalent, include, change_events(&others.join(", ")));
+            change_events(translation, Some(include), &others.join(", "));
         }
         if decided && !included.patterns.is_empty() {
-            let others = format!("all tables that match {}", included.patterns.join(", "));
-            translation.find(Level::NoEquivalent, include, change_events(&others));
+            let others = format!("the other tables that match {}", included.patterns.join(", "));
+            change_events(translation, Some(include), &others);
         }
     }
     write(translation, &outboxes, from, predicate.is_some() && include.is_none());
     filters(translation, &outboxes);
-    outboxes.named.iter().map(topic).collect()
+    messages(translation);
+    outboxes.topics = outboxes.named.iter().map(topic).collect();
+    outboxes
 }
 
 fn to_replace(patterns: &[String]) -> String {
     format!(
-        "The router takes names, no patterns. `table` in [outbox] has {} between slashes, which every command refuses: \
+        "The router takes names, not patterns. `table` in [outbox] has {} between slashes, which every command refuses: \
          replace it with the names of the outbox tables that it matches",
         patterns.join(", ")
     )
 }
 
-fn change_events(tables: &str) -> String {
-    format!(
-        "The connector also sends change events of {tables}; the router does not. Keep a connector for them, \
-         and a slot for each of the two: this slot cannot be taken over while it is needed for both"
-    )
+/// Reports that the connector sends the changes of other tables too. It still needs its slot then.
+fn change_events(translation: &mut Translation, include: Option<&Setting>, tables: &str) {
+    translation.keeps_slot = true;
+    let meaning = format!("The router sends no change events of {tables}, {KEEPS_SLOT}");
+    match include {
+        Some(include) => translation.find(Level::NoEquivalent, include, meaning),
+        None => translation.find_unset(Level::NoEquivalent, "table.include.list", meaning),
+    }
+}
+
+/// Messages of `pg_logical_emit_message` that somebody has asked for by their prefix pass the outbox event router unchanged.
+fn messages(translation: &mut Translation) {
+    let Some(setting) = translation.take_any("message.prefix.include.list") else { return };
+    if setting.value.is_empty() {
+        return;
+    }
+    translation.keeps_slot = true;
+    let meaning =
+        format!("The router sends no messages of pg_logical_emit_message as Debezium does, {KEEPS_SLOT}");
+    translation.find(Level::NoEquivalent, &setting, meaning);
 }
 
 /// A pattern is written as one, which the loader refuses: without it, events of the tables that it matches would be lost.
@@ -108,15 +129,15 @@ fn write(translation: &mut Translation, outboxes: &Outboxes, from: Option<&Setti
         );
     }
     let origin = from.map_or("not named by the connector".to_owned(), comment);
-    translation.document.set(Section::Outbox, "table", one_or_list(&names), origin);
+    let document = &mut translation.document;
+    match outboxes.patterns.is_empty() {
+        true => document.set(Section::Outbox, "table", one_or_list(&names), origin),
+        false => {
+            document.set_to_do(Section::Outbox, "table", one_or_list(&names), origin, "\"public.outbox\"")
+        }
+    }
     if captures_more {
-        translation.find_unset(
-            Level::NoEquivalent,
-            "table.include.list",
-            "The connector sends change events of every other table too; the router does not. Unless nobody \
-             reads them, keep a connector for them, and a slot for each of the two: this slot cannot be \
-             taken over while it is needed for both",
-        );
+        change_events(translation, None, "any other table");
     }
     if let Some(from) = from
         && outboxes
@@ -146,11 +167,11 @@ fn filters(translation: &mut Translation, outboxes: &Outboxes) {
         let (level, meaning) = if !outboxes.patterns.is_empty() {
             (
                 Level::ToDo,
-                "The router takes names, no filters: `table` in [outbox] needs the names of the tables that pass it"
+                "The router takes names, not filters: `table` in [outbox] needs the names of the tables that pass it"
                     .to_owned(),
             )
         } else if left_out.is_empty() {
-            (Level::Ignored, "Only concerns other tables than those that are named".to_owned())
+            (Level::Ignored, "Only concerns tables other than those that are named".to_owned())
         } else {
             let left_out = left_out.join(", ");
             let meaning = format!(
@@ -171,11 +192,17 @@ fn leaves_out(filter: &str, list: &str, (schema, table): &Table) -> bool {
         "table.exclude.list" => (format!("{schema}.{table}"), true),
         _ => return false,
     };
+    !passes(&name, list, excludes)
+}
+
+/// Whether this list of expressions lets the name pass, as Debezium's filters do: in either case, and as a whole. An expression that
+/// the router cannot read keeps it out.
+pub(super) fn passes(name: &str, list: &str, excludes: bool) -> bool {
     let matches = |member: &String| match Expression::translate(&format!("(?i){member}")) {
-        Ok(expression) => expression.matches(&name),
+        Ok(expression) => expression.matches(name),
         Err(_) => excludes,
     };
-    split(list).iter().any(matches) == excludes
+    split(list).iter().any(matches) != excludes
 }
 
 /// The tables whose topics the pattern names literally, and the patterns of other topics.
@@ -275,7 +302,7 @@ fn literal(pattern: &str) -> Option<String> {
 }
 
 /// The table's name for `[outbox] table`.
-fn as_sql((schema, table): &Table) -> String {
+pub(super) fn as_sql((schema, table): &Table) -> String {
     let quote = |name: &String| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -296,7 +323,7 @@ mod tests {
 
     #[test]
     fn names_are_told_from_patterns() {
-        let Outboxes { named, patterns } = tables(
+        let Outboxes { named, patterns, .. } = tables(
             r"public.outbox, shop\.outbox,^a[.]b$, c.(d|e), f\.outbox.*, .*\.outbox, g, h.i.j, k\.(l)+, a.(b|b)|c.d",
         );
         let names = [

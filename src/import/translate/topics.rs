@@ -25,12 +25,13 @@ pub(super) fn translate(translation: &mut Translation) {
         }
     }
     if let Some(groups) = &groups {
-        let meaning = "The router makes all topics alike, as [topics] says: make those of the groups \
-                       yourself, before their first record";
+        let meaning = "The router creates all topics alike, as [topics] says: create those of the groups yourself, before their first record";
         translation.find(Level::NoEquivalent, groups, meaning);
     }
     let (level, meaning) = match groups {
-        Some(_) => (Level::NoEquivalent, "It is of a group of topics; the router makes all alike"),
+        Some(_) => {
+            (Level::NoEquivalent, "It belongs to a group of topics; the router creates all topics alike")
+        }
         None => (Level::Ignored, "Its group is not named in `topic.creation.groups`"),
     };
     let of_groups = translation.settings.take_prefix("topic.creation.");

@@ -1,6 +1,6 @@
 //! The chain of transforms: the outbox event router, and those before and after it.
 
-use super::Translation;
+use super::{Translation, choices, earlier};
 use crate::error::{Error, ErrorCode};
 use crate::import::findings::Level;
 use crate::import::java::Expression;
@@ -60,17 +60,22 @@ pub(super) fn read(translation: &mut Translation) -> Result<Chain, Error> {
         let mut options = translation.settings.take_prefix(&format!("transforms.{name}."));
         let Some(class) = options.take("type") else { continue };
         options.take("plugin.version");
+        if class.value == EVENT_ROUTER {
+            earlier::rename(translation, &mut options);
+        }
+        choices::check(translation, &mut options);
         let negated = options.take("negate").is_some_and(|negate| negate.is_true());
         let predicate = options.take("predicate").map(|setting| predicate(setting, negated, &mut predicates));
         let transform = Transform { class, predicate, options };
         match (transform.class.value == EVENT_ROUTER, &router) {
             (true, None) => router = Some(transform),
-            (true, Some(_)) => translation.find(
-                Level::NoEquivalent,
-                &transform.class,
-                "A second outbox event router: a configuration has one way to read a table. Import it by \
-                 itself, with the first taken out of a copy of the file, and give it a slot of its own",
-            ),
+            (true, Some(_)) => {
+                translation.keeps_slot = true;
+                let meaning = "A configuration has only one outbox event router: import this one separately, from a copy of the file without the first. Give each \
+                               configuration a `slot` of its own, and run `outbox-router init` with both before you stop \
+                               the connector";
+                translation.find(Level::NoEquivalent, &transform.class, meaning);
+            }
             (false, None) => before.push(transform),
             (false, Some(_)) => behind.push(transform),
         }
@@ -167,23 +172,25 @@ fn advice(class: &str, behind: bool) -> (Level, String) {
     let (level, meaning) = match last {
         "RegexRouter" | "TopicRegexRouter" | "ExtractTopic" if behind => (
             NoEquivalent,
-            "Topics would not be renamed: write what it makes into `topic` in [route], or into rules",
+            "Topics would not be renamed: write the new name as `topic` in [route], or in rules",
         ),
-        "ByLogicalTableRouter" => {
-            (NoEquivalent, "Tables are not gathered by their topics: name them all in `table` in [outbox]")
-        }
+        "ByLogicalTableRouter" => (
+            NoEquivalent,
+            "The router does not merge topics of several tables: name all the tables in `table` in [outbox]",
+        ),
         "Filter" | "Drop" => {
-            (NoEquivalent, "Nothing would be left out: write a rule with `drop = true` in [[route.rules]]")
+            (NoEquivalent, "No event would be dropped: write a rule with `drop = true` in [[route.rules]]")
         }
         "ContentBasedRouter" => (
             NoEquivalent,
-            "Scripts do not run: write what it tells apart as rules with a `topic` in [[route.rules]]",
+            "The router runs no scripts: write the conditions as rules with a `topic` in [[route.rules]]",
         ),
-        "TimestampRouter" | "MessageTimestampRouter" => (NoEquivalent, "Topics have no time in their names"),
+        "TimestampRouter" | "MessageTimestampRouter" => {
+            (NoEquivalent, "The router cannot put the time into a topic's name")
+        }
         "ExtractNewRecordState" | "ExtractNewDocumentState" | "ExtractChangedRecordState" if behind => (
             Ignored,
-            "Only concerns change events of other tables; what the outbox event router made passes it \
-             unchanged",
+            "Only concerns change events of other tables; records of the outbox event router pass through it unchanged",
         ),
         "SchemaChangeEventFilter"
         | "SetSchemaMetadata"
@@ -197,22 +204,21 @@ fn advice(class: &str, behind: bool) -> (Level, String) {
         "DropHeaders" => (NoEquivalent, "Headers would stay: leave them out of `headers` in [route]"),
         "HeaderFrom" | "HeaderToValue" => (
             NoEquivalent,
-            "Nothing moves between value and headers: take what it moves from a column of the table",
+            "The router moves nothing between value and headers: take it from a column of the table",
         ),
         "InsertField" | "HoistField" => (
             NoEquivalent,
-            "Values would lack what it adds: use `value = \"envelope\"` in [route], and columns as its \
-             members",
+            "Values would lack what it adds: use `value = \"envelope\"` in [route], with columns as its members",
         ),
         "ReplaceField" | "MaskField" | "Cast" | "TimestampConverter" | "TimezoneConverter" | "Flatten"
         | "ExtractField" => (
             NoEquivalent,
-            "The router does not change payloads or columns: let the application write them as they shall \
-             arrive",
+            "The router does not change payloads or columns: have the application write them in their final form",
         ),
-        "ValueToKey" => {
-            (NoEquivalent, "Keys would differ: name the column of the key as `columns.aggregate_id`")
-        }
+        "ValueToKey" => (
+            NoEquivalent,
+            "Keys would differ: set `columns.aggregate_id` in [outbox] to the column of the key",
+        ),
         "PartitionRouting" => (
             NoEquivalent,
             "Records would go to other partitions: `partition` in [route] takes a column with a number",
@@ -225,7 +231,7 @@ fn advice(class: &str, behind: bool) -> (Level, String) {
             NoEquivalent,
             "Messages of pg_logical_emit_message are read in another form: see `message_prefix` in [outbox]",
         ),
-        _ => (NoEquivalent, "The router runs no transforms: what it did to records does not happen"),
+        _ => (NoEquivalent, "The router runs no transforms, and so records lack what it changes"),
     };
     (level, meaning.to_owned())
 }

@@ -45,7 +45,7 @@ pub(super) fn read(translation: &Translation, producer: &Settings) -> Result<Cli
         return Err((Level::NoEquivalent, meaning));
     }
     if producer.get(URL).is_none_or(|url| url.value.starts_with("file:")) {
-        let meaning = format!("The router gets its tokens from a server: there is no URL of one in {URL}");
+        let meaning = format!("The router gets its tokens from a server, and {URL} has no URL of one");
         return Err((Level::NoEquivalent, meaning));
     }
     let jaas = producer.get(JAAS);
@@ -65,8 +65,7 @@ pub(super) fn read(translation: &Translation, producer: &Settings) -> Result<Cli
         producer.get(property).cloned().or(in_login)
     };
     let (Some(id), Some(secret)) = (member("clientId", ID.1), member("clientSecret", SECRET.1)) else {
-        let meaning =
-            format!("The router logs in with an id and a secret of a client: there is none in {JAAS}");
+        let meaning = format!("The router logs in with the id and secret of a client, and {JAAS} has none");
         return Err((Level::NoEquivalent, meaning));
     };
     let extensions = login.as_ref().map(Jaas::extensions).filter(|extensions| !extensions.is_empty());
@@ -98,10 +97,11 @@ pub(super) fn write(translation: &mut Translation, producer: &mut Settings, clie
         Client::Elsewhere(jaas) => {
             let variable = |property| variable(Section::Kafka, property);
             let meaning = format!(
-                "It is kept elsewhere: start the router with {} set to its clientId, and {} to its clientSecret",
+                "It is stored elsewhere: start the router with {} set to its clientId, and {} to its clientSecret",
                 variable(ID.0),
                 variable(SECRET.0)
             );
+            translation.variables.extend([variable(ID.0), variable(SECRET.0)]);
             translation.find(Level::ToDo, &jaas, meaning);
         }
     }
