@@ -27,9 +27,24 @@ pub fn replication_literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
+/// The name of an object that belongs to the one with this name. Names have at most 63 bytes, so its beginning is cut where needed.
+pub fn with_suffix(name: &str, suffix: &str) -> String {
+    let mut name = name.to_owned();
+    while name.len() + suffix.len() > 63 {
+        name.pop();
+    }
+    name + suffix
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_with_a_suffix_has_at_most_63_bytes() {
+        assert_eq!(with_suffix("shop", "_own"), "shop_own");
+        assert_eq!(with_suffix(&"ü".repeat(31), "_own"), "ü".repeat(29) + "_own");
+    }
 
     #[test]
     fn quotes_in_literals_and_identifiers_are_escaped() {

@@ -2,7 +2,7 @@
 //!
 //! It needs a new slot too: the log before the publication was created cannot be decoded with it.
 
-use pg_logical::quoting::literal;
+use pg_logical::quoting::{literal, with_suffix};
 
 use super::Catalog;
 use super::columns::Columns;
@@ -98,15 +98,6 @@ fn own_names(source: OutboxSource<'_>) -> (String, String) {
     (with_suffix(publication, "_own"), with_suffix(slot, "_own"))
 }
 
-/// A name beside this one. Its beginning is cut where needed, because names have at most 63 bytes.
-pub(super) fn with_suffix(name: &str, suffix: &str) -> String {
-    let mut name = name.to_owned();
-    while name.len() + suffix.len() > 63 {
-        name.pop();
-    }
-    name + suffix
-}
-
 /// The first step. `when` says when to create what is new.
 fn new_settings(catalog: &Catalog, source: OutboxSource<'_>, when: &str) -> Step {
     let (publication, slot) = own_names(source);
@@ -130,16 +121,4 @@ fn start(source: OutboxSource<'_>, then: &str) -> String {
 
 fn run(source: OutboxSource<'_>) -> String {
     format!("outbox-router run{}", shards::argument(source.shard))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_with_a_suffix_has_at_most_63_bytes() {
-        assert_eq!(with_suffix("shop", "_own"), "shop_own");
-        let long = "ü".repeat(31);
-        assert_eq!(with_suffix(&long, "_own"), "ü".repeat(29) + "_own");
-    }
 }

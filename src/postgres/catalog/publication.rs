@@ -1,9 +1,9 @@
 //! The publication, and whether it publishes the outbox tables.
 
 use pg_logical::quoting;
-use pg_logical::quoting::literal;
+use pg_logical::quoting::{literal, with_suffix};
 
-use super::own_publication::{own_publication_with_rows, with_suffix};
+use super::own_publication::own_publication_with_rows;
 use super::recovery_steps::{log_table, resume_after_alteration, unlogged};
 use super::table::Table;
 use super::{Catalog, Missing, Unreadable, Values, flag};

@@ -8,9 +8,8 @@
 //! nothing the second time.
 
 use pg_logical::Lsn;
-use pg_logical::quoting::{dollar_quoted, identifier, literal};
+use pg_logical::quoting::{dollar_quoted, identifier, literal, with_suffix};
 
-use super::own_publication::with_suffix;
 use super::table::{Named, Table};
 use crate::config::{OutboxSource, TableName};
 use crate::error::Step;

@@ -2,9 +2,10 @@
 
 use pg_logical::Lsn;
 use pg_logical::QueryError;
+use pg_logical::quoting::with_suffix;
 use pg_logical::session::Session;
 
-use super::own_publication::{own_slot, with_suffix};
+use super::own_publication::own_slot;
 use super::recovery_sql;
 use super::{Catalog, Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
