@@ -19,8 +19,8 @@ fn code() -> u8 {
         // help or the fault
         Err(error) => {
             return match terminal::written(error.print()) {
-                Ok(()) if error.exit_code() == 0 => 0,
-                Ok(()) => {
+                Ok(_) if error.exit_code() == 0 => 0,
+                Ok(_) => {
                     print_json(&cli::usage_error(&error));
                     Exit::Usage as u8
                 }

@@ -64,6 +64,14 @@ pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
 /// # Errors
 /// It cannot be written, for instance to a full disk.
 pub fn print(text: &str) -> Result<(), Error> {
+    print_to_reader(text).map(drop)
+}
+
+/// The same; returns whether somebody still reads, for a command that would go on for ever.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_to_reader(text: &str) -> Result<bool, Error> {
     write_to(&mut io::stdout().lock(), text)
 }
 
@@ -72,7 +80,15 @@ pub fn print(text: &str) -> Result<(), Error> {
 /// # Errors
 /// As [`print()`].
 pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
-    print(&(json(serde_json::to_string_pretty(value))? + "\n"))
+    print(&in_json(value)?)
+}
+
+/// `value` as [`print_json()`] prints it.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn in_json(value: &(impl Serialize + ?Sized)) -> Result<String, Error> {
+    Ok(json(serde_json::to_string_pretty(value))? + "\n")
 }
 
 /// The same on one line, for commands whose output is a line for each object.
@@ -93,22 +109,22 @@ fn json(written: serde_json::Result<String>) -> Result<String, Error> {
     })
 }
 
-fn write_to(out: &mut impl Write, text: &str) -> Result<(), Error> {
+fn write_to(out: &mut impl Write, text: &str) -> Result<bool, Error> {
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Converts the result of a write to standard output.
+/// Converts the result of a write to standard output: whether it has a reader.
 ///
 /// # Errors
 /// The write failed, except because the reader closed the pipe.
-pub fn written(result: io::Result<()>) -> Result<(), Error> {
+pub fn written(result: io::Result<()>) -> Result<bool, Error> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::usage(
             ErrorCode::InputOutput,
             format!("Cannot write to standard output: {error}"),
             "Check where it is redirected to",
         )),
-        _ => Ok(()),
+        result => Ok(result.is_ok()),
     }
 }
 
@@ -150,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
-        assert!(write_to(&mut Broken(io::ErrorKind::BrokenPipe), "x").is_ok());
+        assert!(matches!(write_to(&mut Broken(io::ErrorKind::BrokenPipe), "x"), Ok(false)));
         assert!(write_to(&mut Broken(io::ErrorKind::StorageFull), "x").is_err());
     }
 }

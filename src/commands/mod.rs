@@ -27,13 +27,13 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use pg_logical::connect::Startup;
+use pg_logical::connect::{NO_STATEMENT_TIMEOUT, Startup};
 use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
 use pg_logical::{Environment, Lsn, Secret};
 
-use crate::advice;
+use crate::advice::{self, OrRemedy};
 use crate::cli::config::ConfigCommand;
 use crate::cli::init::InitArgs;
 use crate::cli::shards::ShardArgs;
@@ -224,6 +224,8 @@ async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result
 /// The same with another connection, and the whole name.
 async fn connect_to(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+    let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
+    let startup = Startup { settings: &settings, ..startup };
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     session.set_watcher(
@@ -240,7 +242,8 @@ async fn log_end(session: &mut Session) -> Result<Lsn, Error> {
     // makes the server write and flush a commit, and with it the log before.
     let end = session
         .query("SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_xact_id()")
-        .await?;
+        .await
+        .map_err(|error| error.or_remedy("Connect to the primary, if this server is a standby"))?;
     let end = end.first().and_then(|row| row.get(0)?.parse().ok());
     end.ok_or_else(|| Error::transient(Peer::Postgres, "the end of the log cannot be read"))
 }

@@ -91,7 +91,7 @@ impl Found {
 }
 
 /// A place in which `init` was run.
-fn ready() -> Place {
+pub(super) fn ready() -> Place {
     let place = Place::new();
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -403,19 +403,6 @@ fn an_invalid_configuration_exits_with_2() {
     assert_eq!(Place::new().with("ROUTE__TOPIC", "a b").run(&["check"]).code, 2);
 }
 
-#[test]
-fn status_without_a_router_shows_the_slot() {
-    let place = ready().with("ADMIN__LISTEN", "127.0.0.1:1");
-    let ran = place.run(&["status", "--json"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
-    let report: Value = serde_json::from_str(&ran.out).unwrap();
-    let slot = &report["postgres"];
-    assert_eq!((slot["slot"].as_str(), slot["exists"].as_bool()), (Some(place.name.as_str()), Some(true)));
-    assert!(slot["problem"].is_null() && slot["retained_bytes"].is_u64(), "{slot}");
-    let text = place.run(&["status"]).out;
-    assert!(text.contains(&format!("slot {}: nobody reads it", place.name)), "{text}");
-}
-
 /// As a connector does that is only paused.
 #[tokio::test]
 async fn the_slot_has_a_reader_that_is_not_a_router() {
@@ -454,6 +441,16 @@ fn more_bookmarks_than_slots() {
     let found = Found::at(&place);
     found.assert_errors(&[]);
     assert!(found.of("bookmarks").contains("1002 slots"), "{:?}", found.list);
+}
+
+/// The limit is for the statements of applications.
+#[test]
+fn commands_ignore_a_statement_timeout() {
+    let place = Place::new();
+    place.psql(&format!("ALTER DATABASE {} SET statement_timeout = 1", place.name));
+    assert_eq!(place.run(&["init"]).code, 0);
+    let found = Found::at(&place);
+    found.assert_errors(&[]);
 }
 
 /// A router that was renamed does not see the events that it parked under its old name.

@@ -18,6 +18,7 @@ mod publication_remedies;
 mod repeated_option;
 mod route;
 mod servers;
+mod status;
 mod tail;
 mod waiting;
 mod weak_acknowledgements;

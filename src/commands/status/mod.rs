@@ -45,13 +45,13 @@ pub async fn status(config: &Config, args: &StatusArgs) -> Result<Completion, Er
     loop {
         let from_postgres = async || known_to_postgres::ask(config).await;
         let found = find(config.admin.listen.as_deref(), from_postgres).await;
-        if args.json {
-            terminal::print_json(&found)?;
-        } else {
-            let text = show(&found, &config.name, &TableStyle::for_stdout());
-            terminal::print(&if args.watch.is_some() { instead_of_the_last(&text) } else { text })?;
-        }
-        let Some(seconds) = args.watch else { return Ok(completion(found.error_code)) };
+        let text = match (args.json, args.watch) {
+            (true, _) => terminal::in_json(&found)?,
+            (false, None) => show(&found, &config.name, &TableStyle::for_stdout()),
+            (false, Some(_)) => instead_of_the_last(&show(&found, &config.name, &TableStyle::for_stdout())),
+        };
+        let read = terminal::print_to_reader(&text)?;
+        let Some(seconds) = args.watch.filter(|_| read) else { return Ok(completion(found.error_code)) };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 }

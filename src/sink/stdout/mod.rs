@@ -178,7 +178,7 @@ impl Sink for StdoutSink {
                 else => pending().await,
             }
         }
-        self.failed.take().map_or(Ok(()), |error| terminal::written(Err(error)))
+        self.failed.take().map_or(Ok(()), |error| terminal::written(Err(error)).map(drop))
     }
 
     fn health(&self) -> Health {
