@@ -22,8 +22,12 @@ impl From<pg_logical::Error> for Error {
     fn from(error: pg_logical::Error) -> Self {
         match error {
             pg_logical::Error::Transient(pg_logical::Transient { what, unavailable, server }) => {
+                let code = server.as_ref().map(|server| server.code.clone());
                 let what = server.map_or(what.clone(), |server| with_lock_remedy(what, &server));
-                Transient::of_postgres(what, unavailable).into()
+                match code {
+                    Some(SqlState::TOO_MANY_CONNECTIONS) => too_many_connections(what),
+                    _ => Transient::of_postgres(what, unavailable).into(),
+                }
             }
             pg_logical::Error::Definite(pg_logical::Definite { mut what, remedy, server }) => {
                 if remedy == Remedy::TlsVersion {
@@ -45,6 +49,16 @@ impl From<pg_logical::Error> for Error {
 impl From<QueryError> for Error {
     fn from(error: QueryError) -> Self {
         pg_logical::Error::from(error).into()
+    }
+}
+
+/// It passes once sessions end, or once somebody raises the limit.
+fn too_many_connections(what: String) -> Error {
+    let remedy = "End sessions that nobody needs, or raise max_connections, max_wal_senders or the role's CONNECTION LIMIT, whichever the \
+                  server names";
+    match Error::refused(ErrorCode::PostgresAccess, what, remedy) {
+        Error::Definite(refusal) => Transient::from_refusal(refusal).into(),
+        transient => transient,
     }
 }
 
@@ -340,6 +354,21 @@ mod tests {
             let error = definite("x", remedy);
             assert!(error.exit == exit && error.remedy.to_string().contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn too_many_connections_are_waited_out_and_have_a_remedy() {
+        let full = pg_logical::Transient {
+            what: "Postgres at db:5432: full (SQLSTATE 53300)".to_owned(),
+            unavailable: false,
+            server: Some(Box::new(server_error("53300"))),
+        };
+        let Error::Transient(error) = Error::from(pg_logical::Error::Transient(full)) else { panic!() };
+        assert_eq!(error.code(), ErrorCode::PostgresAccess);
+        assert!(
+            error.what.starts_with("Postgres at db:5432: full (SQLSTATE 53300). End sessions"),
+            "{error}"
+        );
     }
 
     #[test]
