@@ -8,6 +8,12 @@ use time::OffsetDateTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Utc(pub(crate) i64);
 
+impl From<OffsetDateTime> for Utc {
+    fn from(time: OffsetDateTime) -> Self {
+        Utc(i64::try_from(time.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX))
+    }
+}
+
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // only years beyond 9999 have no date; a clock that wrong is shown as the epoch

@@ -378,13 +378,22 @@ async fn slot_reset_says_what_is_not_a_time() {
     let settings = Settings::new(&outbox, &kafka);
     let to = |to: &str| settings.run(&["slot", "reset", "--to", to, "--yes"]);
     refused(&to("25:99"), 1, &["25:99 is neither a time, such as 14:05", "There are no bookmarks"]);
-    refused(&to("2020-01-02T12:00"), 1, &["no bookmark that was created by 2020-01-02T12:00 (UTC)"]);
+    refused(&to("2020-01-02T12:00"), 1, &["no bookmark that was created by 2020-01-02T12:00:59.000Z"]);
     refused(&to("2999-01-02T12:00"), 1, &["2999-01-02T12:00 (UTC) is in the future"]);
     let unknown = to("before");
     refused(&unknown, 1, &["OBR-3115: the bookmark before does not exist"]);
     keep(&unknown.err, &[]);
     let drop = settings.run(&["slot", "drop", "before", "--yes"]);
     refused(&drop, 1, &["OBR-3115: the bookmark before does not exist"]);
+}
+
+/// A bookmark would be a copy of the slot.
+#[tokio::test]
+async fn slot_bookmark_needs_the_slot() {
+    let outbox = Outbox::new().await;
+    let settings = Settings::new(&outbox, &Kafka::shared());
+    outbox.execute(&format!("SELECT pg_drop_replication_slot('{}')", outbox.name)).await;
+    refused(&settings.run(&["slot", "bookmark", "before"]), 3, &["OBR-3001", "some may be missing in Kafka"]);
 }
 
 /// `init` and backups need one.

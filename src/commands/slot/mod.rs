@@ -76,13 +76,11 @@ async fn bookmark(config: &Config, name: &str, json: bool) -> Result<(), Error> 
         ));
     }
     let mut session = session(config).await?;
-    if let Some(slot) = Catalog::query_slot(&mut session, &config.postgres, &config.outbox).await?.slot {
-        slot.check_database(&config.postgres.slot)?;
-    }
+    Catalog::query_slot(&mut session, &config.postgres, &config.outbox).await?.check_slot(config.source())?;
     let known = bookmarks::list(&mut session, &config.postgres.slot).await?;
     if let Some(known) = known.iter().find(|known| known.name == name) {
         return Err(Error::refused(
-            ErrorCode::CommandLine,
+            ErrorCode::PositionUnusable,
             format!("the bookmark {name} already exists, created at {}", known.made()),
             format!("Use another name, or drop it first: outbox-router slot drop {name}"),
         ));

@@ -211,7 +211,7 @@ fn nothing_to_go_back_to(to: &str, known: &[Bookmark]) -> Error {
     let now = OffsetDateTime::now_utc();
     let what = match bookmarks::parse_time(to, now) {
         Some(time) if bookmarks::is_in_future(time, now) => format!("{to} (UTC) is in the future"),
-        Some(_) => format!("no bookmark that was created by {to} (UTC) can be used"),
+        Some(time) => format!("no bookmark that was created by {} can be used", Utc::from(time)),
         None => {
             format!("{to} is neither a time, such as 14:05 or 2026-11-21T14:05, nor the name of a bookmark")
         }

@@ -51,8 +51,7 @@ impl Bookmark {
 
     /// `2026-11-21T14:05:00.000Z`
     pub fn made(&self) -> String {
-        let micros = self.made.unix_timestamp_nanos() / 1_000;
-        Utc(i64::try_from(micros).unwrap_or(i64::MAX)).to_string()
+        Utc::from(self.made).to_string()
     }
 
     /// Whether Postgres has removed the log that it needs.
