@@ -110,6 +110,7 @@ async fn open<K: Sink>(
     session.query(&bulk_read::prepare(config.postgres.wal_sender_timeout)).await?;
     let mut catalog_session = connect(&config, Some(session.info().host.clone())).await?;
     let catalog = Catalog::query(&mut catalog_session, &config.postgres, &config.outbox).await?;
+    catalog.check_prepared(config.source())?;
     catalog.check_publication(config.source(), Missing::AtStart)?;
     if since.is_some() {
         catalog.check_slot(config.source())?;

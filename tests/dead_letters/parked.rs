@@ -2,7 +2,7 @@
 
 use super::{MODES, Setup};
 use crate::support::eventually::eventually;
-use crate::support::place::succeeded;
+use crate::support::place::{refused, succeeded};
 use crate::support::router::Router;
 
 #[tokio::test]
@@ -330,6 +330,12 @@ fn nothing_is_parked_in_a_default_set_up() {
     succeeded(place.run(&["dead-letters", "list"]), &["No events are parked", "policy = \"stop\""]);
     let ran = place.run(&["dead-letters", "list", "--json"]);
     assert_eq!((ran.code, ran.out.trim()), (0, "[]"), "{}", ran.err);
+    // a table that was written to may have rows, which this role must not see
+    place.psql(
+        "INSERT INTO outbox_router.dead_letters (router, final_lsn, change, xid, committed_at, source, reason, detail, event) \
+         VALUES ('shop', '0/1', 1, 1, now(), 'public.outbox', 'topic', '', '{}')",
+    );
+    refused(&place.run(&["dead-letters", "list"]), 1, &["OBR-1005", "permission denied"]);
 }
 
 #[tokio::test]

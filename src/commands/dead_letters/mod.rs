@@ -27,7 +27,7 @@ pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(),
     let shards = chosen_shards(config, &args.shards)?;
     if let DeadLettersCommand::List { json, .. } = args.command
         && !config.dead_letters.park()
-        && !may_read_table(config).await?
+        && never_parked(config).await?
     {
         return list::nothing(json);
     }
@@ -117,12 +117,13 @@ async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
 }
 
 /// Whether there is a table of parked events that the role may read. `init` grants that only with `policy = "park"`.
-async fn may_read_table(config: &Config) -> Result<bool, Error> {
+async fn never_parked(config: &Config) -> Result<bool, Error> {
     let mut session = connect(config, "dead-letters", Startup::default()).await?;
-    let may = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    let never = "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters' \
-               AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))";
-    let answer = session.query_one(may).await;
+               AND (pg_catalog.pg_relation_size(c.oid) > 0 OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
+               AND pg_catalog.has_table_privilege(c.oid, 'SELECT')))";
+    let answer = session.query_one(never).await;
     session.close().await;
     Ok(answer?.as_deref() == Some("t"))
 }
