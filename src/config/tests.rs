@@ -328,6 +328,7 @@ fn messages_for_bad_values() {
         "admin.listen = \"8084\"",
         "admin.listen = \"localhost:99999\"",
         "name = { file = \"no/such/file\" }",
+        "shards.count = 0\nshards.only = [1]",
     ]));
 }
 
@@ -383,7 +384,9 @@ fn messages_for_missing_keys() {
         "postgres.url = \"postgres://h/d\"\nkafka.bootstrap.servers = \"k\"",
         &Environment::empty(),
     );
-    insta::assert_snapshot!(format!("{nothing}\n{no_file}\n{empty}\n{}", no_user.unwrap_err()));
+    let unusable =
+        message("postgres.url = \"postgres:///d\"\nkafka.bootstrap.servers = \"SASL_SSL://u:p@k:1\"", &env());
+    insta::assert_snapshot!(format!("{nothing}\n{no_file}\n{empty}\n{}\n{unusable}", no_user.unwrap_err()));
 }
 
 #[test]

@@ -341,9 +341,11 @@ fn kafka(
     secrets: &mut SecretLocations,
 ) -> Kafka {
     let mut properties = BTreeMap::new();
-    let mut mechanism = None;
+    let (mut mechanism, mut brokers_named) = (None, false);
     for (name, located) in reader.properties("kafka", raw, kafka_properties::canonical) {
         let Located { text, span, inline, file } = located;
+        // an unusable value is reported as such, not as missing
+        brokers_named |= name == "bootstrap.servers";
         if name == "bootstrap.servers" && text.trim().is_empty() {
             reader.problem(
                 &span,
@@ -380,7 +382,7 @@ fn kafka(
              sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
         );
     }
-    if brokers == Brokers::Required && !properties.contains_key("bootstrap.servers") {
+    if brokers == Brokers::Required && !brokers_named {
         reader.missing(
             "kafka.\"bootstrap.servers\"",
             "Add `\"bootstrap.servers\" = \"host:9092\"` to [kafka], or set OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS",
