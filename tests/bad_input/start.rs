@@ -186,7 +186,7 @@ async fn a_second_router_waits_for_the_slot_and_takes_over() {
     let walsender = outbox.active_pid().await;
     let mut second = Router::start(&settings);
     second.shows("the router waits", |status| (status["state"] == "waiting").then_some(())).await;
-    assert!(second.log().contains(&walsender.to_string()), "{}", second.log());
+    second.logs(&walsender.to_string()).await;
     outbox.insert("order", "a", "1").await;
     outbox.all_confirmed().await;
     first.kill();
