@@ -18,8 +18,8 @@ pub fn with_parking(mut error: Definite, make_table: &str, shard: Option<Shard>)
             PARK,
             [
                 Step::new(
-                    "In the configuration set [dead_letters] policy = \"park\", and create the table for parked events as an administrator, \
-                     whose name stands for ADMINISTRATOR",
+                    "In the configuration set [dead_letters] policy = \"park\", and create the table for parked events as an administrator \
+                     (replace ADMINISTRATOR with that role's name)",
                 )
                 .typing(make_table),
                 Step::new("Start the router").typing(format!("outbox-router run{}", shards::argument(shard))),
