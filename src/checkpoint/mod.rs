@@ -13,6 +13,7 @@ mod handover;
 mod record;
 mod resume;
 mod resume_check;
+mod resume_conflict;
 mod resumption;
 mod slot_record;
 mod start;
@@ -21,8 +22,9 @@ mod timeline;
 
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay, Stopped};
-pub use resume::{ResumeConflict, StartFacts};
+pub use resume::StartFacts;
 pub use resume_check::{LogMismatch, ResumeCheck, Verdict};
+pub use resume_conflict::ResumeConflict;
 pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;
 pub use start::Start;

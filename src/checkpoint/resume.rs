@@ -4,13 +4,13 @@ use pg_logical::Lsn;
 
 use super::record::Checkpoint;
 use super::resume_check::LogMismatch;
+use super::resume_conflict::{FROM_TABLE, ResumeConflict};
 use super::slot_record::SlotRecord;
 use super::start::Start;
 use super::stream_definition::StreamDefinition;
 use super::timeline::{Descent, System, descent};
-use crate::error::{Effect, Error, ErrorCode, Events, Remedy, Step};
+use crate::error::{Effect, ErrorCode, Remedy, Step};
 use crate::progress::{Partial, Position};
-use crate::shards::{self, Shard};
 
 /// What a start knows about the server.
 #[derive(Debug, Clone, Copy)]
@@ -39,72 +39,6 @@ pub struct StartFacts<'a> {
     pub bookmark: Option<&'a str>,
     /// The steps that send rows of the outbox tables again.
     pub rows: Option<&'a [Step]>,
-}
-
-/// Events may be missing or be sent twice, and an operator has to decide.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResumeConflict {
-    /// Which conflict.
-    pub code: ErrorCode,
-    /// What was found.
-    pub what: String,
-    /// What it means for events.
-    pub events: Events,
-    /// What to do other than accepting it.
-    pub remedy: Remedy,
-    /// Where the router would resume.
-    pub resume_at: Lsn,
-    /// The delivered part of the transaction there, if its numbers still mean the same.
-    pub partial: Option<Partial>,
-}
-
-/// The way that sends rows of the table again.
-const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
-
-/// Another reader that sent the events is the usual reason for a slot ahead of the checkpoint.
-const NOTHING_MISSING: &str = "If Debezium read the slot since and sent its events, or this router ran with another `[delivery] \
-     positions_topic` or none, nothing is missing. Then, or to go on without missing events";
-const MAY_BE_MISSING: &str = "Otherwise events may be missing";
-
-impl ResumeConflict {
-    /// The same with what it means for events in this case.
-    fn meaning(mut self, effect: Effect, which: String) -> Self {
-        self.events = Events { effect, which: which.into() };
-        self
-    }
-
-    /// The same if these events are not in the slot. `rows` are the steps that send rows of the table again.
-    fn losing(self, which: String, rows: Option<&[Step]>) -> Self {
-        let conflict = self.meaning(Effect::Lost, which);
-        let remedy = conflict.remedy.or(FROM_TABLE, rows.unwrap_or_default().to_vec());
-        ResumeConflict { remedy, ..conflict }
-    }
-
-    fn new(code: ErrorCode, what: String, remedy: impl Into<Remedy>, resume_at: Lsn) -> Self {
-        ResumeConflict { code, what, events: code.into(), remedy: remedy.into(), resume_at, partial: None }
-    }
-
-    /// The error that stops the router, or one shard.
-    pub fn refusal(self, shard: Option<Shard>) -> Error {
-        let ResumeConflict { code, what, events, remedy, resume_at, .. } = self;
-        let (name, when) = match (code, events.effect) {
-            (ErrorCode::SlotAhead, _) => (NOTHING_MISSING, ""),
-            (ErrorCode::AlteredWhileAway, _) => (
-                "If no rows are missing, or to go on without them",
-                ". On Postgres 17 and earlier this fails if the publication did not exist",
-            ),
-            (_, Effect::Lost) => ("To go on without the events that may be missing", ""),
-            _ => ("To go on", ""),
-        };
-        let accept =
-            Step::new(format!("Start once with this option: the router resumes at {resume_at}{when}"))
-                .typing(format!("outbox-router run --accept-gap {resume_at}{}", shards::argument(shard)));
-        let remedy = match code {
-            ErrorCode::SlotAhead => Remedy::default().or(name, [accept]).and(MAY_BE_MISSING, remedy),
-            _ => remedy.or(name, [accept]),
-        };
-        Error::not_safe(code, what, remedy).meaning(events.effect, events.which)
-    }
 }
 
 /// Decides where to resume. `accepted` is the position of `--accept-gap`.

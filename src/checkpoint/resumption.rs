@@ -22,8 +22,9 @@
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume::{ResumeConflict, StartFacts, decide, unknown_slot};
+use super::resume::{StartFacts, decide, unknown_slot};
 use super::resume_check::{self, ResumeCheck};
+use super::resume_conflict::ResumeConflict;
 use super::start::Start;
 
 /// Where a session resumes.

@@ -3,7 +3,7 @@
 use super::super::record::tests::sample_checkpoint;
 use super::*;
 use crate::checkpoint::{LogFingerprint, ResumeCheck};
-use crate::error::{Remedy, Step};
+use crate::error::{Error, Remedy, Step};
 use crate::progress::{Landmark, Partial};
 use pg_logical::PgTimestamp;
 
