@@ -6,6 +6,7 @@ pub mod bookmarks;
 pub mod contracts;
 mod convert;
 pub mod dead_letters;
+mod deserialize;
 pub mod environment;
 mod heartbeat;
 mod identifiers;

@@ -120,13 +120,16 @@ fn suffix(Shard { number, of }: Shard) -> String {
 }
 
 pub(super) fn shards(reader: &mut Reader<'_>, raw: RawShards) -> Shards {
-    let is_given = raw.count.is_some();
-    let count = reader.integer("shards.count", raw.count, 1..=MAX_SHARDS.into());
-    let count = count.and_then(|count| u32::try_from(count).ok());
-    let is_unusable = is_given && count.is_none();
-    let (count, mut only) = (count.unwrap_or(1), Vec::new());
-    // without a count, nobody can tell which numbers there are
-    let Some(listed) = raw.only.filter(|_| !is_unusable) else { return Shards { count, only } };
+    let mut only = Vec::new();
+    let count = match raw.count {
+        None => Some(1),
+        count => reader.integer("shards.count", count, 1..=MAX_SHARDS.into()),
+    };
+    // without a valid count, nobody can tell which numbers there are
+    let Some(count) = count.and_then(|count| u32::try_from(count).ok()) else {
+        return Shards { count: 1, only };
+    };
+    let Some(listed) = raw.only else { return Shards { count, only } };
     let span = listed.span();
     let mut problem = |what: String| {
         let last = count - 1;

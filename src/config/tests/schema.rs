@@ -7,7 +7,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 use super::*;
-use crate::config::load::known_keys;
+use crate::config::deserialize::known_keys;
 use crate::config::raw::RawConfig;
 use crate::config::schema::json_schema;
 use crate::config::schema::keys::{Default as Fallback, KEYS, Key, Kind};
