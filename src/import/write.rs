@@ -80,9 +80,13 @@ impl Document {
         value: impl Into<String>,
         from: impl Into<String>,
     ) {
-        let (key, value, from) = (key.into(), value.into(), from.into());
-        self.0.push(Entry { section, key, value, from, until_done: None });
-        self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
+        self.add(Entry {
+            section,
+            key: key.into(),
+            value: value.into(),
+            from: from.into(),
+            until_done: None,
+        });
     }
 
     /// Adds a key that the loader refuses until the user has done something; with `until_done` in its place it is accepted.
@@ -94,10 +98,13 @@ impl Document {
         from: impl Into<String>,
         until_done: &'static str,
     ) {
-        let key = key.into();
-        self.set(section, key.clone(), value, from);
-        let added = self.0.iter_mut().rfind(|entry| entry.section == section && entry.key == key);
-        added.into_iter().for_each(|entry| entry.until_done = Some(until_done));
+        let until_done = Some(until_done);
+        self.add(Entry { section, key: key.into(), value: value.into(), from: from.into(), until_done });
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.0.push(entry);
+        self.0.sort_by_key(|entry| (entry.section, rank(entry.section, &entry.key)));
     }
 
     /// Whether the section has the key.
@@ -107,37 +114,34 @@ impl Document {
 
     /// The text of the file.
     pub(super) fn text(&self) -> String {
-        self.lines(|entry| &entry.value).concat()
+        self.lines(|entry| &entry.value).into_iter().map(|(line, _)| line).collect()
     }
 
     /// The same text as if the user had done everything.
     pub(super) fn loadable(&self) -> String {
-        self.lines(|entry| entry.until_done.unwrap_or(&entry.value)).concat()
+        self.lines(|entry| entry.until_done.unwrap_or(&entry.value))
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect()
     }
 
     /// The key on this line of the file, counted from 1.
     pub(super) fn at_line(&self, line: usize) -> Option<&Entry> {
-        // each section has two lines before its keys, and the preset is the first line of the file
-        let mut at = 1;
-        let mut section = None;
-        self.0.iter().find(|entry| {
-            at += if section == Some(entry.section) { 1 } else { 3 };
-            section = Some(entry.section);
-            at == line
-        })
+        self.lines(|entry| &entry.value).into_iter().nth(line.checked_sub(1)?)?.1
     }
 
-    fn lines<'a>(&'a self, value: impl Fn(&'a Entry) -> &'a str) -> Vec<String> {
-        let mut lines = vec!["preset = \"debezium\"\n".to_owned()];
+    /// Each line, with the key that is on it.
+    fn lines<'a>(&'a self, value: impl Fn(&'a Entry) -> &'a str) -> Vec<(String, Option<&'a Entry>)> {
+        let mut lines = vec![("preset = \"debezium\"\n".to_owned(), None)];
         let mut section = None;
         for entry in &self.0 {
             if section != Some(entry.section) {
                 section = Some(entry.section);
-                lines.push("\n".to_owned());
-                lines.push(format!("{}\n", entry.section.heading()));
+                lines.push(("\n".to_owned(), None));
+                lines.push((format!("{}\n", entry.section.heading()), None));
             }
             let from = if entry.from.is_empty() { String::new() } else { format!("  # {}", entry.from) };
-            lines.push(format!("{} = {}{from}\n", entry.key, value(entry)));
+            lines.push((format!("{} = {}{from}\n", entry.key, value(entry)), Some(entry)));
         }
         lines
     }

@@ -90,19 +90,16 @@ pub(super) fn check(translation: &mut Translation, settings: &mut Settings) {
                 let is_list = *name == "skipped.operations" || !setting.value.contains(',');
                 translation.reference(setting).is_none() && !(fits && is_list)
             });
-            if wrong.is_none() {
-                continue;
-            }
-            if let Some(setting) = settings.take(name) {
-                let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
-                let (kept, then) = match *name == PROTOCOL {
-                    true => (Some(setting.clone()), "It is copied as it is"),
-                    false => (None, "It is left out"),
-                };
-                let meaning = format!("Valid values are {values}. {then}: correct it, and import again");
-                translation.find(Level::Differs, &setting, meaning);
-                kept.iter().for_each(|kept| settings.set(*name, kept.name.clone(), &kept.value));
-            }
+            let Some(setting) = wrong.cloned() else { continue };
+            let then = if *name == PROTOCOL {
+                "It is copied as it is"
+            } else {
+                settings.take(name);
+                "It is left out"
+            };
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+            let meaning = format!("Valid values are {values}. {then}: correct it, and import again");
+            translation.find(Level::Differs, &setting, meaning);
         }
     }
 }
