@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pg_logical::Lsn;
 use tokio::time::{Duration, Instant};
 
-use super::retries::Retries;
+use super::retries::{Deleted, Retries};
 use crate::checkpoint::Checkpoint;
 use crate::dead_letters::{DeadLetter, Key, Parked, ResolvedRows, TooMany, text};
 use crate::error::with_config_file;
@@ -272,19 +272,18 @@ impl Parking {
 
     /// Rows were deleted. Aggregates without rows are sent again.
     pub(super) fn deleted(&mut self, keys: Vec<Key>, committed: Lsn, monitor: &Monitor) {
-        let removed: Vec<_> = keys
-            .into_iter()
-            .filter_map(|key| Some((key, self.retries.id(key), self.retries.deleted(key)?)))
-            .collect();
+        let removed: Vec<_> =
+            keys.into_iter().filter_map(|key| Some((key, self.retries.deleted(key)?))).collect();
         // A server whose log lacks this deletion has the rows again. Checkpoints name the events that were sent; if there
         // are too many, they require this part of the log instead.
         let committed_to_kafka =
-            removed.iter().filter(|(_, _, (_, sent))| *sent).map(|(key, ..)| *key).collect();
+            removed.iter().filter(|(_, deleted)| deleted.committed).map(|(key, _)| *key).collect();
         if !self.resolved.add(committed_to_kafka, committed) {
             self.required_log_end = self.required_log_end.max(Some(committed));
         }
-        for (key, id, (aggregate, _)) in removed {
+        for (key, Deleted { id, aggregate, .. }) in removed {
             if self.parked.remove(aggregate.as_deref()) {
+                let id = printable_id(id.as_deref().map(str::as_bytes));
                 tracing::info!(
                     position = %key,
                     "the event with id {id} was the last parked one of its aggregate, whose later events are sent directly again"

@@ -35,6 +35,15 @@ struct Retry {
     stage: Stage,
 }
 
+/// An event whose row was deleted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Deleted {
+    pub(super) id: Option<String>,
+    pub(super) aggregate: Option<String>,
+    /// Whether it was part of a committed Kafka transaction.
+    pub(super) committed: bool,
+}
+
 enum Stage {
     /// It is to be sent again or discarded.
     Decided(Box<Waiting>),
@@ -185,13 +194,13 @@ impl Retries {
         }
     }
 
-    /// Its row was deleted. Returns its aggregate, and whether its event was part of a Kafka transaction.
-    pub(super) fn deleted(&mut self, key: Key) -> Option<(Option<String>, bool)> {
+    /// Its row was deleted.
+    pub(super) fn deleted(&mut self, key: Key) -> Option<Deleted> {
         let Some(Retry { stage: Stage::Deleting { committed }, .. }) = self.events.get(&key) else {
             return None;
         };
         let committed = *committed;
-        self.events.remove(&key).map(|retry| (retry.aggregate, committed))
+        self.events.remove(&key).map(|Retry { id, aggregate, .. }| Deleted { id, aggregate, committed })
     }
 
     /// Whether rows are being deleted.
@@ -237,6 +246,10 @@ mod tests {
         Key { final_lsn: Lsn(1), change }
     }
 
+    fn deleted(aggregate: &str, committed: bool) -> Deleted {
+        Deleted { id: None, aggregate: Some(aggregate.to_owned()), committed }
+    }
+
     fn decided(change: u64, aggregate: &str, decision: Option<Decision>) -> Waiting {
         let reason = if decision.is_some() { Reason::Refused } else { Reason::Behind };
         let letter = DeadLetter {
@@ -276,7 +289,7 @@ mod tests {
         assert_eq!(retries.deleted(key(1)), None, "it is not committed");
         assert_eq!(retries.committed(), [key(1)]);
         assert_eq!(retries.start_committing().collect::<Vec<_>>(), [key(1)], "a crash may bring it back");
-        assert_eq!(retries.deleted(key(1)), Some((Some("a".to_owned()), true)));
+        assert_eq!(retries.deleted(key(1)), Some(deleted("a", true)));
         assert!(retries.is_empty());
     }
 
@@ -288,7 +301,7 @@ mod tests {
         assert!(!retries.blocks_others());
         assert!(retries.delivered(number, false).is_some() && retries.is_deleting());
         assert_eq!(retries.start_committing().count(), 0);
-        assert_eq!(retries.deleted(key(1)), Some((Some("a".to_owned()), false)));
+        assert_eq!(retries.deleted(key(1)), Some(deleted("a", false)));
     }
 
     #[test]
