@@ -18,6 +18,10 @@ use crate::error::{Error, ErrorCode};
 use crate::monitor::Monitors;
 pub(crate) use routes::metrics_page;
 
+/// What to do if the address cannot be used.
+pub(crate) const LISTEN_REMEDY: &str =
+    "Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint";
+
 /// The running endpoint. If it is dropped without [`AdminServer::end`], it runs until the process ends.
 #[derive(Debug)]
 pub struct AdminServer {
@@ -33,8 +37,7 @@ impl AdminServer {
     /// The address is not available, or the system provides no thread or no event queue. The exit code is 2, because no
     /// server was contacted.
     pub fn start(listen: &str, monitors: impl Into<Monitors>) -> Result<Self, Error> {
-        let remedy = "Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint";
-        Self::serve(listen, routes::routes(monitors.into()), remedy)
+        Self::serve(listen, routes::routes(monitors.into()), LISTEN_REMEDY)
     }
 
     /// The same with other pages. `remedy` is for an address that is not available.

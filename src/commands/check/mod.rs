@@ -27,7 +27,7 @@ use pg_logical::Environment;
 
 pub use finding::{Finding, Level};
 
-use crate::admin::client;
+use crate::admin::{LISTEN_REMEDY, client};
 use crate::cli::CheckArgs;
 use crate::commands::Completion;
 use crate::config::Config;
@@ -87,7 +87,7 @@ async fn admin_endpoint(config: &Config, findings: &mut Findings) {
         findings.warning(
             "admin_endpoint",
             format!("the router {} has the address {listen}, so this one cannot run beside it", router.name),
-            "Set `listen` in [admin] to a free address of this machine, or to false to go without the endpoint",
+            LISTEN_REMEDY,
         );
     }
 }

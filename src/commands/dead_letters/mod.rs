@@ -116,7 +116,8 @@ async fn of_one(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
     code
 }
 
-/// Whether there is a table of parked events that the role may read. `init` grants that only with `policy = "park"`.
+/// Whether nothing was ever parked: there is no table, or it is empty and this role may not read it. `init` grants that only with
+/// `policy = "park"`.
 async fn never_parked(config: &Config) -> Result<bool, Error> {
     let mut session = connect(config, "dead-letters", Startup::default()).await?;
     let never = "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

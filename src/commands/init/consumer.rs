@@ -9,7 +9,7 @@ use pg_logical::quoting::literal;
 use super::maker::Maker;
 use super::migrations::{Migration, Migrations};
 use super::object::{self, Object};
-use super::{check, role_exists, script};
+use super::{check, password_step, role_exists, script};
 use crate::advice;
 use crate::cli::init::InitArgs;
 use crate::error::{Error, ErrorCode};
@@ -108,10 +108,7 @@ async fn perform(maker: &mut Maker, role: Option<&str>) -> Result<(), Error> {
     MIGRATIONS.apply(maker).await?;
     let mut password = String::new();
     if let Some(role) = role {
-        if !maker.is_there("role", &role_exists(role)).await? {
-            let role = quoting::identifier(role);
-            password = format!("  \\password {role}   in psql, unless the role logs in without one\n");
-        }
+        password = password_step(maker, role).await?;
         maker.make_all(&privileges(role)).await?;
     }
     if maker.print_report()? {

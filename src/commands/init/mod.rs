@@ -139,9 +139,9 @@ impl<'a> Init<'a> {
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
         let emit = self.make_emit().await?;
-        let mut new_role = None;
+        let mut password = String::new();
         if let Some(role) = self.role {
-            new_role = (!self.maker.is_there("role", &role_exists(role)).await?).then_some(role);
+            password = password_step(&mut self.maker, role).await?;
             self.maker.make_all(&privileges::objects(config, role)).await?;
         }
         let shards = config.every_shard();
@@ -173,7 +173,7 @@ impl<'a> Init<'a> {
         if self.maker.print_report()? {
             return Ok(());
         }
-        self.print_next_steps(new_role, emit, &open, !others.is_empty())
+        self.print_next_steps(&password, emit, &open, !others.is_empty())
     }
 
     /// Whether there is such a function.
@@ -246,24 +246,13 @@ impl<'a> Init<'a> {
         written.map(drop).map_err(|error| self.maker.cannot("write", "record of the slot", error))
     }
 
-    /// `new_role` has no password yet; `emit` is whether the function `emit` exists; `open` are the functions with which every role can write messages, with any prefix; `others` is whether slots for
-    /// another number of shards exist.
-    fn print_next_steps(
-        &self,
-        new_role: Option<&str>,
-        emit: bool,
-        open: &[&str],
-        others: bool,
-    ) -> Result<(), Error> {
+    /// `password` is the step for the role; `emit` is whether the function `emit` exists; `open` are the functions with which every
+    /// role can write messages, with any prefix; `others` is whether slots for another number of shards exist.
+    fn print_next_steps(&self, password: &str, emit: bool, open: &[&str], others: bool) -> Result<(), Error> {
         let mut text =
             if self.maker.changed { String::new() } else { "Nothing had to be changed.\n".to_owned() };
         text.push_str("\nNext:\n");
-        if let Some(role) = new_role {
-            text += &format!(
-                "  \\password {}   in psql, unless the role logs in without one\n",
-                quoting::identifier(role)
-            );
-        }
+        text += password;
         text += "  for your application's role:\n";
         for grant in grants(self.config, emit) {
             text += &format!("    GRANT {grant} TO ...;\n");
@@ -281,6 +270,15 @@ impl<'a> Init<'a> {
         };
         terminal::print(&with_config_file(text + "  outbox-router run\n"))
     }
+}
+
+/// The step that sets the password of a role that is about to be created; empty if it exists.
+async fn password_step(maker: &mut Maker, role: &str) -> Result<String, Error> {
+    if maker.is_there("role", &role_exists(role)).await? {
+        return Ok(String::new());
+    }
+    let role = quoting::identifier(role);
+    Ok(format!("  \\password {role}   in psql, unless the role logs in without one\n"))
 }
 
 /// A question to the server.
