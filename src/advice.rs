@@ -21,14 +21,12 @@ pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, 
 impl From<pg_logical::Error> for Error {
     fn from(error: pg_logical::Error) -> Self {
         match error {
-            pg_logical::Error::Transient(pg_logical::Transient { what, unavailable, server }) => {
-                let code = server.as_ref().map(|server| server.code.clone());
-                let what = server.map_or(what.clone(), |server| with_lock_remedy(what, &server));
-                match code {
-                    Some(SqlState::TOO_MANY_CONNECTIONS) => too_many_connections(what),
-                    _ => Transient::of_postgres(what, unavailable).into(),
-                }
-            }
+            pg_logical::Error::Transient(pg_logical::Transient { what, unavailable, server }) => match server
+            {
+                Some(server) if server.code == SqlState::TOO_MANY_CONNECTIONS => too_many_connections(what),
+                Some(server) => Transient::of_postgres(with_lock_remedy(what, &server), unavailable).into(),
+                None => Transient::of_postgres(what, unavailable).into(),
+            },
             pg_logical::Error::Definite(pg_logical::Definite { mut what, remedy, server }) => {
                 if remedy == Remedy::TlsVersion {
                     // the client is the router

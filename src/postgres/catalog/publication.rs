@@ -81,25 +81,32 @@ impl Publication {
 
 pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
     fault(catalog, source).map_err(|Fault { code, what, remedy, rows }| {
-        // a router that ran has had the right names
-        let names = code == ErrorCode::PublicationWithoutTable && missing == Missing::AtStart;
-        let or_correct_names = |remedy| if names { correct_names_or(remedy) } else { remedy };
-        if catalog.is_shared() && source.shard.is_none() && matches!(rows, Rows::Unpublished) {
-            let steps = own_publication_with_rows(catalog, source);
-            return missing.refusal(code, what, or_correct_names(Remedy::steps(steps))).meaning(
-                Effect::Late,
-                "those that are not published are in the log, and the steps send them",
-            );
-        }
+        let beside_others =
+            catalog.is_shared() && source.shard.is_none() && matches!(rows, Rows::Unpublished);
         // without checkpoints, the next start finds nothing altered
         let next_start_finds_rows = missing == Missing::AtStart && source.checkpoints;
-        if next_start_finds_rows || matches!(rows, Rows::Unlogged) {
-            return missing.refusal(code, what, or_correct_names(remedy));
+        let remedy = if beside_others {
+            Remedy::steps(own_publication_with_rows(catalog, source))
+        } else if next_start_finds_rows || matches!(rows, Rows::Unlogged) {
+            remedy
+        } else {
+            let find = resume_after_alteration(catalog, source);
+            // at most three steps
+            if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) }
+        };
+        let remedy = match (code, missing) {
+            (ErrorCode::PublicationWithoutTable, Missing::AtStart) => correct_names_or(remedy),
+            // a router that ran has had the right names
+            _ => remedy,
+        };
+        let refusal = missing.refusal(code, what, remedy);
+        match beside_others {
+            true => refusal.meaning(
+                Effect::Late,
+                "those that are not published are in the log, and the steps send them",
+            ),
+            false => refusal,
         }
-        let find = resume_after_alteration(catalog, source);
-        // at most three steps
-        let remedy = if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) };
-        missing.refusal(code, what, or_correct_names(remedy))
     })
 }
 
