@@ -1,5 +1,6 @@
-//! The table of parked events, `outbox_router.dead_letters`: `sql` has the statements, and `store` the session that writes it
-//! while a router runs.
+//! The table of parked events, `outbox_router.dead_letters`: `sql` has the statements, `worker` the session that
+//! writes it while a router runs, and `store` the router's handle to that session.
 
 pub mod sql;
 pub mod store;
+mod worker;
