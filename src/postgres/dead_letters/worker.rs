@@ -15,6 +15,7 @@ use pg_logical::lock_wait::{LockWatcher, is_lock_timeout};
 use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use super::batches::{Batch, Batches};
 use super::sql::{self, PARKED_ARE_GONE, Waiting, table_remedy};
 use super::store::{Command, Loaded, Report, Unfinished};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
@@ -23,9 +24,6 @@ use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
 use crate::error::{Effect, Error, ErrorCode, Peer};
 use crate::postgres::slot_lock;
 use crate::progress::Sequence;
-
-/// The limit for one statement, in rows and roughly in bytes.
-const BATCH: (usize, usize) = (100, 1 << 20);
 
 /// How long after a refusal a statement is repeated.
 const REPEAT_DELAY: Duration = Duration::from_secs(1);
@@ -143,24 +141,20 @@ impl Worker {
 
     pub(super) async fn run(
         mut self,
-        mut commands: UnboundedReceiver<Command>,
+        commands: UnboundedReceiver<Command>,
         reports: UnboundedSender<Report>,
     ) {
-        let mut next = commands.recv().await;
-        while let Some(command) = next.take() {
-            let (done, following) = match command {
-                Command::Park(sequence, letter) => {
-                    let mut batch = vec![(sequence, letter)];
-                    let following = more(&mut batch, &mut commands);
-                    (self.park(batch, &reports).await, following)
-                }
-                Command::Delete(keys) => (self.delete(&keys, &reports).await, None),
-                Command::Failed(key, reason, detail) => {
+        let mut batches = Batches::new(commands);
+        while let Some(batch) = batches.next().await {
+            let done = match batch {
+                Batch::Park(rows) => self.park(rows, &reports).await.map(Some),
+                Batch::Delete(keys) => self.delete(keys, &reports).await.map(Some),
+                Batch::Failed(key, reason, detail) => {
                     let sql = sql::failed(&self.router, key, reason, &detail);
-                    (self.repeat_until_accepted(&sql, &reports).await.map(|_| None), None)
+                    self.repeat_until_accepted(&sql, &reports).await.map(|_| None)
                 }
-                Command::Fetch(rows) => {
-                    (self.fetch(rows, &reports).await.map(|rows| Some(Report::Fetched(rows))), None)
+                Batch::Fetch(rows) => {
+                    self.fetch(rows, &reports).await.map(|rows| Some(Report::Fetched(rows)))
                 }
             };
             match done {
@@ -171,10 +165,6 @@ impl Worker {
                     return;
                 }
             }
-            next = match following {
-                Some(command) => Some(command),
-                None => commands.recv().await,
-            };
         }
     }
 
@@ -182,7 +172,7 @@ impl Worker {
         &mut self,
         batch: Vec<(Sequence, DeadLetter)>,
         reports: &UnboundedSender<Report>,
-    ) -> Result<Option<Report>, Error> {
+    ) -> Result<Report, Error> {
         let insert = sql::insert(&self.router, batch.iter().map(|(_, letter)| letter));
         let new: BTreeSet<Key> =
             self.repeat_until_accepted(&insert, reports).await?.iter().filter_map(sql::key).collect();
@@ -191,20 +181,16 @@ impl Worker {
             let inserted = new.contains(&letter.key);
             (sequence, letter.aggregate_id, inserted)
         });
-        Ok(Some(Report::Parked { rows: rows.collect(), committed }))
+        Ok(Report::Parked { rows: rows.collect(), committed })
     }
 
-    async fn delete(
-        &mut self,
-        keys: &[Key],
-        reports: &UnboundedSender<Report>,
-    ) -> Result<Option<Report>, Error> {
-        let rows = self.repeat_until_accepted(&sql::delete(&self.router, keys), reports).await?;
+    async fn delete(&mut self, keys: Vec<Key>, reports: &UnboundedSender<Report>) -> Result<Report, Error> {
+        let rows = self.repeat_until_accepted(&sql::delete(&self.router, &keys), reports).await?;
         // the rows after them may be next
         self.draining.extend(rows.iter().filter_map(|row| row.get(2).map(str::to_owned)));
         let committed = self.end_of_log().await?;
         // rows that somebody else has deleted count as deleted too
-        Ok(Some(Report::Deleted { keys: keys.to_vec(), committed }))
+        Ok(Report::Deleted { keys, committed })
     }
 
     /// The flush LSN, up to which everything committed is flushed.
@@ -333,22 +319,4 @@ fn lock_is_gone(error: &QueryError) -> bool {
 fn lock_lost() -> Error {
     let what = "this router no longer holds the slot's lock: another has taken over, or will";
     Error::transient(Peer::Postgres, what)
-}
-
-/// Adds further events that are ready to be parked, up to a batch. Returns the first other order.
-fn more(
-    batch: &mut Vec<(Sequence, DeadLetter)>,
-    commands: &mut UnboundedReceiver<Command>,
-) -> Option<Command> {
-    let mut bytes: usize = batch.iter().map(|(_, letter)| letter.size()).sum();
-    while batch.len() < BATCH.0 && bytes < BATCH.1 {
-        match commands.try_recv().ok()? {
-            Command::Park(sequence, letter) => {
-                bytes += letter.size();
-                batch.push((sequence, letter));
-            }
-            other => return Some(other),
-        }
-    }
-    None
 }
