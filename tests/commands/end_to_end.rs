@@ -152,6 +152,23 @@ async fn end_to_end_a_row_that_cannot_be_deleted_is_not_written() {
 }
 
 #[tokio::test]
+async fn end_to_end_names_the_session_that_has_locked_the_table() {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let router = Router::active(&settings).await;
+    let migration = outbox.client().await;
+    // reads go on, so the other checks do not wait
+    migration.batch_execute("BEGIN; LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
+    let pid: i32 = migration.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let errors = check(&settings, &["--timeout", "8"]).await.errors();
+    assert!(errors.contains(&format!("server process {pid}")), "{errors}");
+    assert!(errors.contains("pg_terminate_backend"), "{errors}");
+    migration.batch_execute("COMMIT").await.unwrap();
+    assert_sent(&check(&settings, &[]).await);
+    router.stop().await;
+}
+
+#[tokio::test]
 async fn end_to_end_without_a_running_router_says_so() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     // Postgres keeps the session of a router that is stopped

@@ -2,6 +2,8 @@
 //!
 //! The transaction that inserts the row deletes it. The log has the insert, and the row is gone whatever becomes of this process.
 
+use std::time::Duration;
+
 use pg_logical::QueryError;
 use pg_logical::connect::{Startup, VALUE_TEXT};
 use pg_logical::quoting::{identifier, literal};
@@ -52,8 +54,15 @@ pub(super) struct TestEvent<'a> {
 }
 
 impl<'a> TestEvent<'a> {
-    pub(super) async fn new(config: &'a Config, aggregate_type: &str) -> Result<Self, Error> {
-        let startup = Startup { settings: &VALUE_TEXT, ..Startup::default() };
+    /// Statements wait for a lock for at most `lock_timeout`. Then the error names the session that holds it.
+    pub(super) async fn new(
+        config: &'a Config,
+        aggregate_type: &str,
+        lock_timeout: Duration,
+    ) -> Result<Self, Error> {
+        let lock_timeout = format!("{}ms", lock_timeout.as_millis());
+        let settings = [&VALUE_TEXT[..], &[("lock_timeout", &lock_timeout)]].concat();
+        let startup = Startup { settings: &settings, ..Startup::default() };
         let mut session = connect(config, "check", startup).await?;
         let mark = session.query_one("SELECT pg_catalog.gen_random_uuid()").await?.unwrap_or_default();
         let (place, columns) = match (config.outbox.tables.first(), &config.outbox.message_prefix) {

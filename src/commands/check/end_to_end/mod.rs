@@ -94,7 +94,8 @@ async fn send(
     env: &Environment,
 ) -> Result<String, Error> {
     let writer = writer(config, args, env)?;
-    let mut event = TestEvent::new(&writer, &args.aggregate_type).await?;
+    let limit = Duration::from_secs(args.timeout);
+    let mut event = TestEvent::new(&writer, &args.aggregate_type, limit * 3 / 4).await?;
     if let (Some(shard), Some(ids)) = (shard.shard, ids) {
         event.belong_to(shard, ids).await?;
     }
@@ -106,7 +107,7 @@ async fn send(
         return Err(not_confirmed(what, Remedy::steps([start])));
     }
     // the search for the row has no limit of its own
-    let Ok(rehearsed) = timeout(Duration::from_secs(args.timeout), event.rehearse()).await else {
+    let Ok(rehearsed) = timeout(limit, event.rehearse()).await else {
         let what = format!("a row of {} was not routed within {} s", event.place, args.timeout);
         return Err(unsuitable(&what, "Raise --timeout, or create an index on the column with the id"));
     };
@@ -120,7 +121,7 @@ async fn send(
     let place = event.place.clone();
     let after_write = |error| but_written(&place, error);
     let end = log_end(&mut event.session).await.map_err(after_write)?;
-    let deadline = begin + Duration::from_secs(args.timeout);
+    let deadline = begin + limit;
     let (found, confirmed) = tokio::join!(
         reader.find(event.mark.clone(), deadline),
         wait_until_confirmed(&mut event.session, slot, end, deadline)
