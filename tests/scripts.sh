@@ -170,7 +170,29 @@ END
   expect 'rustup fails' $'*\nyou may need to source*\nerror: rustup could not be installed; the lines above say why.*\nexit code 1' "$text"
 }
 
-for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet; do
+# Debian 13 has cargo 1.85, which is too old.
+an_old_cargo_is_named() {
+  local text
+  rm -rf "$work/cargo"
+  stand_in cargo <<<'echo "cargo 1.85.0 (d73d2caf9 2024-12-31)"'
+  text=$(PATH=$few with_parts need_rust)
+  rm "$work/bin/cargo"
+  expect 'cargo of Debian 13' $'*'"$work/bin/cargo is version 1.85.0 and the project needs "$'1.*\n*installing Rust with rustup*\nexit code 0' "$text"
+}
+
+# SIGTERM instead of Ctrl-C, which a shell in the background ignores. Both have the same trap.
+interrupted_tests_stop_their_servers() {
+  local tree=$work/interrupted text traps
+  mkdir -p "$tree/scripts" "$tree/.services/test-1-2"
+  printf '#!/bin/bash\necho "services $*"\n' >"$tree/scripts/services"
+  chmod +x "$tree/scripts/services"
+  traps=$(sed -n "/^end_servers_of_tests() {$/,/^trap 'exit 143' TERM$/p" "$root/scripts/test")
+  text=$(with_parts eval "root=$tree; instance=test-1-2; $traps"$'\nkill -TERM $BASHPID; sleep 60')
+  expect 'interrupted tests' $'*interrupted: stopping what was started\nservices down --instance test-1-2\nexit code 143' "$text"
+}
+
+for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet \
+  an_old_cargo_is_named interrupted_tests_stop_their_servers; do
   "$test"
 done
 ((failures == 0))
