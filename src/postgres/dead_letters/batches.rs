@@ -3,7 +3,7 @@
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::store::Command;
+use super::messages::Command;
 use crate::dead_letters::{DeadLetter, Key};
 use crate::progress::Sequence;
 use crate::unsendable::Reason;

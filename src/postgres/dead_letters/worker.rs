@@ -16,8 +16,8 @@ use pg_logical::session::{Row, Session};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::batches::{Batch, Batches};
+use super::messages::{Command, Loaded, Report, Unfinished};
 use super::sql::{self, PARKED_ARE_GONE, Waiting, table_remedy};
-use super::store::{Command, Loaded, Report, Unfinished};
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};

@@ -12,7 +12,7 @@ use super::table::Table;
 use super::world::{Action, Shared, World};
 use crate::error::{Error, Peer};
 use crate::pipeline::Change;
-use crate::postgres::dead_letters::store::{Command, Report};
+use crate::postgres::dead_letters::messages::{Command, Report};
 use crate::progress::Position;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 

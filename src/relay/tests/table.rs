@@ -7,8 +7,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::world::World;
 use crate::dead_letters::{Decision, Key, ResolvedRows};
+use crate::postgres::dead_letters::messages::{Command, Loaded, Report};
 use crate::postgres::dead_letters::sql::Waiting;
-use crate::postgres::dead_letters::store::{Command, Loaded, Report};
 
 /// The session that reads and writes parked events.
 pub(super) struct Table {

@@ -15,7 +15,8 @@ use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
 use crate::outbox::{Field, Outbox};
 use crate::pipeline::{self, PipelineOutput};
-use crate::postgres::dead_letters::store::{DeadLetterStore, Loaded, Report};
+use crate::postgres::dead_letters::messages::{Loaded, Report};
+use crate::postgres::dead_letters::store::DeadLetterStore;
 use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::relay::{
     Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
