@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, GenericClient};
+
+const FINISH: &str = "SELECT outbox_router.idempotency_finish($1, $2, $3::uuid, $4, $5::jsonb, $6)";
 
 /// A key of one caller for one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +120,31 @@ impl IdempotencyKey {
         token: &Token,
         response: &StoredResponse,
     ) -> Result<bool, Error> {
-        let sql = "SELECT outbox_router.idempotency_finish($1, $2, $3::uuid, $4, $5::jsonb, $6)";
+        self.call_finish(client, token, response, FINISH).await
+    }
+
+    /// The same. Instead of returning false it fails, so that a COMMIT which was sent along rolls back; this returns false then.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn finish_or_fail(
+        &self,
+        client: &impl GenericClient,
+        token: &Token,
+        response: &StoredResponse,
+    ) -> Result<bool, Error> {
+        let sql = format!("SELECT 1 / ({FINISH})::int = 1");
+        match self.call_finish(client, token, response, &sql).await {
+            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Ok(false),
+            finished => finished,
+        }
+    }
+
+    async fn call_finish(
+        &self,
+        client: &impl GenericClient,
+        token: &Token,
+        response: &StoredResponse,
+        sql: &str,
+    ) -> Result<bool, Error> {
         let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
             (&self.scope, Type::TEXT),
             (&self.key, Type::TEXT),

@@ -60,8 +60,7 @@ impl Open {
         &self.session
     }
 
-    /// To use it again after the transaction.
-    #[cfg(feature = "kafka")]
+    /// To use it while or after the transaction ends.
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.session)
     }

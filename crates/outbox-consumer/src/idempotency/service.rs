@@ -20,7 +20,7 @@ use super::request::Keyed;
 use super::transaction::{self, Transaction};
 use super::{Settings, response};
 use crate::keys::{Begun, IdempotencyKey, StoredResponse, Token};
-use crate::session::BoxError;
+use crate::session::{BoxError, Open};
 
 const REQUESTS: &str = "outbox_consumer_requests_total";
 const FAIL_OPEN: &str = "outbox_consumer_fail_open_total";
@@ -335,34 +335,49 @@ async fn commit(
     let Some(open) = transaction.take().await else {
         return Err(Problem::internal("The transaction has ended"));
     };
-    let mut finished = key.finish(open.client(), &token, &stored).await;
-    let failed = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
-    if finished.as_ref().is_err_and(failed) && (400..500).contains(&stored.status) {
-        finished = match transaction::undo_work(&open).await {
-            Ok(()) => key.finish(open.client(), &token, &stored).await,
-            Err(error) => Err(error),
-        };
-    }
-    let committed = match finished {
-        Ok(true) => open.commit().await,
+    let committed = if (400..500).contains(&stored.status) {
+        commit_error(key, open, &token, &stored).await
+    } else {
+        transaction::finish_and_commit(key, open, &token, &stored).await
+    };
+    match committed {
+        Ok(true) => Ok(()),
         Ok(false) => {
             tracing::error!(
                 "the handler of a request with an idempotency key has ended the transaction itself"
             );
-            open.roll_back().await;
-            return Err(Problem::internal("The handler has ended the transaction"));
+            Err(Problem::internal("The handler has ended the transaction"))
         }
         Err(error) => {
-            open.roll_back().await;
-            Err(error)
+            log(&error, "the transaction of a request with an idempotency key was not committed");
+            Err(if is_transient(&error) {
+                Problem::unavailable("The transaction was not committed, or its result is not known")
+            } else {
+                Problem::internal("The transaction could not be committed")
+            })
         }
-    };
-    committed.map_err(|error| {
-        log(&error, "the transaction of a request with an idempotency key was not committed");
-        if is_transient(&error) {
-            Problem::unavailable("The transaction was not committed, or its result is not known")
-        } else {
-            Problem::internal("The transaction could not be committed")
-        }
-    })
+    }
+}
+
+/// The same for a response that reports an error of the client. It is stored even if a statement of the handler has failed.
+async fn commit_error(
+    key: &IdempotencyKey,
+    open: Open,
+    token: &Token,
+    stored: &StoredResponse,
+) -> Result<bool, tokio_postgres::Error> {
+    let mut finished = key.finish(open.client(), token, stored).await;
+    let failed = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
+    if finished.as_ref().is_err_and(failed) {
+        finished = match transaction::undo_work(&open).await {
+            Ok(()) => key.finish(open.client(), token, stored).await,
+            Err(error) => Err(error),
+        };
+    }
+    if let Ok(true) = finished {
+        open.commit().await.map(|()| true)
+    } else {
+        open.roll_back().await;
+        finished
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio_postgres::{Client, Error};
 
-use crate::keys::{Begun, IdempotencyKey, KeyTimes};
+use crate::keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse, Token};
 use crate::session::{Open, Session};
 
 /// The transaction of a request, in the request's extensions. It is committed when the handler has responded and its body has
@@ -96,6 +96,26 @@ pub(super) async fn begin(
     let begun = begun?;
     saved?;
     Ok((open, begun))
+}
+
+/// Stores the response and commits, in one round trip. False: the transaction of the request has ended before, and nothing is
+/// stored.
+pub(super) async fn finish_and_commit(
+    key: &IdempotencyKey,
+    open: Open,
+    token: &Token,
+    response: &StoredResponse,
+) -> Result<bool, Error> {
+    let session = open.session();
+    let client: &Client = &session;
+    // sent in this order
+    let (finished, committed) = tokio::join!(
+        biased;
+        key.finish_or_fail(client, token, response),
+        open.commit(),
+    );
+    let finished = finished?;
+    committed.map(|()| finished)
 }
 
 /// Undoes the work after a statement failed, but not the beginning of the request.

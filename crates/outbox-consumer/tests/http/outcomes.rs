@@ -189,16 +189,19 @@ async fn after_a_5xx_the_repetition_runs_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_half_done_work_is_left_by_a_handler_that_does_not_end_well() {
     let server = server().await;
-    for (path, what) in
-        [("/panic", "ended"), ("/large", "could not be read"), ("/ended", "has ended the transaction")]
-    {
+    for (path, what) in [
+        ("/panic", "ended"),
+        ("/large", "could not be read"),
+        ("/ended", "has ended the transaction"),
+        ("/ended-and-begun", "has ended the transaction"),
+    ] {
         for _ in 0..2 {
             let detail = server.post(path, path, "e").await.problem(500);
             assert!(detail.contains(what), "{path}: {detail}");
         }
         assert_eq!(server.database.effects("e").await, 0, "{path}");
     }
-    assert_eq!(server.runs(), 6);
+    assert_eq!(server.runs(), 8);
 }
 
 #[tokio::test(flavor = "multi_thread")]

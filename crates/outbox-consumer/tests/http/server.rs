@@ -222,6 +222,9 @@ async fn order(
                 client.batch_execute("SELECT 1/0").await.unwrap_err();
             } else if what == "ended" {
                 client.batch_execute("ROLLBACK").await.unwrap();
+            } else if what == "ended-and-begun" {
+                client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+                client.execute(insert, &[&body]).await.unwrap();
             }
         }
         None => drop(connect(&shared.url).await.unwrap().execute(insert, &[&body]).await.unwrap()),
