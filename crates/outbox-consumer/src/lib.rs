@@ -15,6 +15,8 @@
 //! transaction.commit().await
 //! # }
 //! ```
+//!
+//! A call is one round trip and leaves nothing in the session, so it works behind a transaction pooler.
 
 #[cfg(any(feature = "kafka", feature = "tower"))]
 mod hex;
@@ -32,6 +34,7 @@ use std::time::SystemTime;
 pub use keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse, Token};
 pub use queue::QueuedEvent;
 
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, GenericClient, Row};
 
 /// The inbox of one consumer: a name of 1 to 255 characters under which events are remembered.
@@ -62,9 +65,10 @@ impl Inbox {
     /// # Errors
     /// Postgres refuses, for example an empty id (22023), or with 40001 in stricter isolation than READ COMMITTED.
     pub async fn claim(&self, client: &impl GenericClient, event_id: &str) -> Result<Claim, Error> {
-        let sql =
-            "SELECT outcome, result::text, busy_until FROM outbox_router.inbox_claim($1::text, $2::text)";
-        let row = client.query_one(sql, &[&self.consumer, &event_id]).await?;
+        let sql = "SELECT outcome, result::text, busy_until FROM outbox_router.inbox_claim($1, $2)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT)];
+        let row = client.query_typed_one(sql, &parameters).await?;
         Ok(match row.try_get("outcome")? {
             "fresh" => Claim::Fresh,
             "done" => Claim::Done(row.try_get("result")?),
@@ -81,8 +85,10 @@ impl Inbox {
         client: &impl GenericClient,
         event_ids: &[&str],
     ) -> Result<Vec<String>, Error> {
-        let sql = "SELECT * FROM outbox_router.inbox_claim($1::text, $2::text[])";
-        let rows = client.query(sql, &[&self.consumer, &event_ids]).await?;
+        let sql = "SELECT * FROM outbox_router.inbox_claim($1, $2)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.consumer, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
+        let rows = client.query_typed(sql, &parameters).await?;
         rows.iter().map(|row: &Row| row.try_get(0)).collect()
     }
 
@@ -96,8 +102,10 @@ impl Inbox {
         event_id: &str,
         json: &str,
     ) -> Result<(), Error> {
-        let sql = "SELECT outbox_router.inbox_result($1::text, $2::text, $3::text::jsonb)";
-        client.execute(sql, &[&self.consumer, &event_id, &json]).await.map(drop)
+        let sql = "SELECT outbox_router.inbox_result($1, $2, $3::jsonb)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT), (&json, Type::TEXT)];
+        client.query_typed(sql, &parameters).await.map(drop)
     }
 
     /// Whether `version` is above the last one of the aggregate; true once.
@@ -110,7 +118,9 @@ impl Inbox {
         aggregate: &str,
         version: i64,
     ) -> Result<bool, Error> {
-        let sql = "SELECT outbox_router.inbox_newer($1::text, $2::text, $3::bigint)";
-        client.query_one(sql, &[&self.consumer, &aggregate, &version]).await?.try_get(0)
+        let sql = "SELECT outbox_router.inbox_newer($1, $2, $3)";
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&version, Type::INT8)];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 }

@@ -9,5 +9,6 @@ mod idempotency;
 mod interleaved;
 mod lease;
 mod order;
+mod pooler;
 mod queue;
 mod support;
