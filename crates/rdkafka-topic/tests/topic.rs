@@ -11,7 +11,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::{DefaultProducerContext, DeliveryResult, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{
+    DefaultProducerContext, DeliveryResult, Producer, ProducerContext, ThreadedProducer,
+};
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 use rdkafka_topic::{Record, Topic};
 
@@ -179,6 +181,8 @@ fn a_refused_record_leaves_its_headers_with_the_caller() {
     // the partitions are known now
     let missing = Record { partition: Some(9), ..with_headers(Some(b"nowhere")) };
     assert_eq!(code(topic.send(missing)), RDKafkaErrorCode::UnknownPartition);
+    // a record counts until some time after its report
+    stage.producer.flush(STEP_TIMEOUT).unwrap();
     // nothing is accepted beyond the queue
     stage.cluster.broker_down(1).unwrap();
     let accepted = (0..200).take_while(|_| topic.send(with_headers(Some(b"waits"))).is_ok()).count();
