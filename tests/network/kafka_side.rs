@@ -52,7 +52,9 @@ impl Setup {
         mend(&self.proxy);
         events_again(case, since, &self.outbox, &self.kafka).await;
         self.router.ready().await;
-        let warnings = warnings(&self.router, mark, "");
+        let mut warnings = warnings(&self.router, mark, "");
+        // a checkpoint that was under way is named too, if its request runs out of time first
+        warnings.retain(|line| !line.starts_with("the position cannot be written"));
         assert_eq!(warnings.len(), 1, "{case}: {warnings:#?}");
         assert_eq!(self.outbox.active_pid().await, walsender, "{case}: the stream broke as well");
     }
