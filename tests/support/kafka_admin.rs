@@ -49,8 +49,19 @@ impl Kafka {
         for (name, value) in config {
             new = new.set(name, value);
         }
-        for result in self.admin().create_topics([&new], &wait_for_brokers()).await.unwrap() {
-            result.unwrap();
+        let mut repeated = false;
+        let results = loop {
+            match self.admin().create_topics([&new], &wait_for_brokers()).await {
+                // librdkafka replaced the connection under the request
+                Err(KafkaError::AdminOp(Code::DestroyBroker)) => repeated = true,
+                results => break results.unwrap(),
+            }
+        };
+        for result in results {
+            match result {
+                Err((_, Code::TopicAlreadyExists)) if repeated => {}
+                result => drop(result.unwrap()),
+            }
         }
         eventually(&format!("the broker shows the topic {topic}"), async || {
             (self.partitions(topic).await > 0).then_some(())
