@@ -70,7 +70,12 @@ step_publish() {
     warn "cargo $(rust_version) cannot publish a workspace, 1.90 can: whether the crates can be published is not checked"
     return 0
   fi
-  with_progress cargo publish --workspace --dry-run --locked --allow-dirty
+  local crate folder=$CARGO_TARGET_DIR/publish
+  # cargo takes a package of the same version for unchanged
+  for crate in "$root"/crates/*/; do
+    rm -rf "$folder/debug/.fingerprint/$(basename "$crate")"-*
+  done
+  with_progress cargo publish --workspace --dry-run --locked --allow-dirty --target-dir "$folder"
 }
 
 step_licences() {
