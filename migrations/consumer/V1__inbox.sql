@@ -202,16 +202,27 @@ BEGIN
       PERFORM nextval('outbox_router.inbox_busy_total');
       RAISE 'the event "%" is under a lease until %', leased.id, leased.lease_until
         USING ERRCODE = '55P03', HINT = 'Roll back and claim the batch again then: the event may become fresh.';
-    ELSIF leased.lease_until IS NOT NULL THEN
-      -- expired leases are taken over, in the same order
-      FOR leased IN SELECT u.id FROM unnest(rest) u (id) ORDER BY u.id COLLATE "C" LOOP
-        UPDATE outbox_router.inbox i SET lease_until = NULL, token = NULL, seen_at = now()
-          WHERE i.consumer = inbox_claim.consumer AND i.event_id = leased.id AND i.lease_until <= clock_timestamp();
-        IF FOUND THEN
-          fresh := fresh || leased.id;
-        END IF;
-      END LOOP;
     END IF;
+    -- Expired leases are taken over, and events that were forgotten since the insert are inserted, in the same order.
+    FOR leased IN SELECT u.id FROM unnest(rest) u (id)
+      WHERE NOT EXISTS (SELECT FROM outbox_router.inbox l
+        WHERE l.consumer = inbox_claim.consumer AND l.event_id = u.id AND l.lease_until IS NULL)
+      ORDER BY u.id COLLATE "C"
+    LOOP
+      UPDATE outbox_router.inbox i SET lease_until = NULL, token = NULL, seen_at = now()
+        WHERE i.consumer = inbox_claim.consumer AND i.event_id = leased.id AND i.lease_until <= clock_timestamp();
+      IF NOT FOUND THEN
+        INSERT INTO outbox_router.inbox (consumer, event_id) VALUES (inbox_claim.consumer, leased.id) ON CONFLICT DO NOTHING;
+      END IF;
+      IF FOUND THEN
+        fresh := fresh || leased.id;
+      ELSIF EXISTS (SELECT FROM outbox_router.inbox l
+        WHERE l.consumer = inbox_claim.consumer AND l.event_id = leased.id AND l.lease_until IS NOT NULL)
+      THEN
+        RAISE 'another session has started the event "%" meanwhile', leased.id
+          USING ERRCODE = '40001', HINT = 'Roll back and claim the batch again.';
+      END IF;
+    END LOOP;
     PERFORM nextval('outbox_router.inbox_done_total') FROM generate_series(1, cardinality(ids) - coalesce(cardinality(fresh), 0));
   END IF;
   PERFORM nextval('outbox_router.inbox_fresh_total') FROM generate_series(1, cardinality(fresh));

@@ -237,8 +237,8 @@ BEGIN
     from_due := '-infinity';
     next_due_at := '-infinity';
   END IF;
-  -- the snapshots of these statements must follow one another
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
+  -- The snapshots of these statements must follow one another, and the transaction must get its id below.
+  IF current_setting('transaction_isolation') <> 'read committed' OR pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RETURN;
   END IF;
   IF pg_snapshot_xmin(pg_current_snapshot()) >= last.next_xid THEN
@@ -263,7 +263,8 @@ BEGIN
   reached := outbox_router.inbox_upcoming();
   reached_at := clock_timestamp();
   INSERT INTO outbox_router.inbox_marks (consumer, position, due_at, next_position, next_due_at, next_xid, set_at)
-    VALUES (me, from_position, from_due, reached, reached_at, pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp());
+    -- Whoever has drawn a position got a transaction id before. The end of a snapshot would not be above all of these ids.
+    VALUES (me, from_position, from_due, reached, reached_at, pg_current_xact_id(), clock_timestamp());
   DELETE FROM outbox_router.inbox_marks m WHERE m.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox_router.inbox_marks o
     WHERE o.consumer = me AND o.id < last.id - 100 ORDER BY o.id LIMIT 20 FOR UPDATE SKIP LOCKED));
   next_due_at := reached_at;

@@ -80,6 +80,32 @@ async fn a_batch_does_not_pass_over_a_leased_event() {
     assert_eq!(session.ok(start).await, "done");
 }
 
+/// A batch takes over expired leases, and waits for the row of one. Meanwhile something happens to the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_does_not_pass_over_an_event_that_changes_meanwhile() {
+    for (change, outcome) in [
+        ("SELECT FROM outbox_router.inbox_start('c', 'b', '1 min')", Err("40001")),
+        ("SELECT outbox_router.inbox_decide('c', 'b', 'clear', 'sent twice')", Ok("a\nb")),
+        ("UPDATE outbox_router.inbox SET lease_until = NULL, token = NULL WHERE event_id = 'b'", Ok("a")),
+    ] {
+        let database = Database::new().await;
+        let (reader, other) = (database.session().await, database.session().await);
+        let batch = Arc::new(database.session().await);
+        other.ok("SELECT FROM unnest(ARRAY['a', 'b']) e, outbox_router.inbox_start('c', e, '1 min')").await;
+        other.ok("UPDATE outbox_router.inbox SET lease_until = now() - interval '1 s'").await;
+        reader.ok("BEGIN; SELECT FROM outbox_router.inbox WHERE event_id = 'a' FOR UPDATE").await;
+        let (pid, claiming) = (batch.pid, batch.clone());
+        let claimed = tokio::spawn(async move {
+            claiming.ask("SELECT * FROM outbox_router.inbox_claim('c', ARRAY['a', 'b'])").await
+        });
+        other.until_blocked(pid).await;
+        other.ok(change).await;
+        reader.ok("COMMIT").await;
+        let claimed = claimed.await.unwrap();
+        assert_eq!(claimed.as_deref().map_err(String::as_str), outcome, "{change}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_with_the_same_ids_in_any_order_do_not_deadlock() {
     let database = Arc::new(Database::new().await);
