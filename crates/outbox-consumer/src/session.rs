@@ -1,6 +1,7 @@
 //! Sessions with the database, and transactions that are rolled back unless they are committed.
 
 use std::error::Error as StdError;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -88,6 +89,12 @@ impl Drop for Open {
             runtime.spawn(async move { session.batch_execute("ROLLBACK").await });
         }
     }
+}
+
+/// Whether an error without a SQLSTATE means that the connection is gone. Otherwise a value had another type than expected, or a
+/// query had not one row.
+pub(crate) fn lost_connection(error: &Error) -> bool {
+    error.is_closed() || find_source(error, |source| source.is::<io::Error>().then_some(())).is_some()
 }
 
 /// The first result for an error or one of its sources.

@@ -8,7 +8,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::problem::Problem;
-use crate::session::find_source;
+use crate::session::{find_source, lost_connection};
 
 /// Why a request could not begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +25,7 @@ impl Failure {
     /// Of an error of a statement.
     pub(super) fn of(error: &Error) -> Self {
         let Some(code) = error.code() else {
-            // the connection failed, unless a value had another type than expected
-            let io = find_source(error, |source| source.is::<io::Error>().then_some(())).is_some();
-            return if io || error.is_closed() { Failure::NoStore } else { Failure::Refused };
+            return if lost_connection(error) { Failure::NoStore } else { Failure::Refused };
         };
         let gone = [
             SqlState::ADMIN_SHUTDOWN,

@@ -47,6 +47,15 @@ impl ConsumeError {
         ConsumeError { what, source: None }
     }
 
+    pub(super) fn ended(event: &Event) -> Self {
+        let what = format!(
+            "the handler of {} has ended the transaction, so its batch could not be committed: return an error instead of a rollback, \
+             or use a savepoint",
+            place(event)
+        );
+        ConsumeError { what, source: None }
+    }
+
     pub(super) fn panicked() -> Self {
         let what = "the handler panicked: its message is in the log of the process".to_owned();
         ConsumeError { what, source: None }

@@ -26,7 +26,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `None`: the record has no header `id_header`, or its value is empty or not text.
+    /// `None`: the record has no header `id_header`, or its value is empty or no text that Postgres can store.
     pub(super) fn from_record(record: &impl Message, id_header: &str) -> Option<Self> {
         let headers = record.headers().map(|headers| {
             let owned = |header: rdkafka::message::Header<'_, &[u8]>| {
@@ -43,7 +43,7 @@ impl Event {
             value: record.payload().map(<[u8]>::to_vec),
             headers: headers.unwrap_or_default(),
         };
-        let id = event.header(id_header).filter(|id| !id.is_empty())?.to_owned();
+        let id = event.header(id_header).filter(|id| !id.is_empty() && !id.contains('\0'))?.to_owned();
         Some(Event { id, ..event })
     }
 
@@ -54,10 +54,12 @@ impl Event {
         std::str::from_utf8(value.as_ref()?).ok()
     }
 
-    /// Events with the same key stay in order. The aggregate is the key as text, or its hexadecimal digits if it is not text.
+    /// Events with the same key stay in order. The aggregate is the key as text, or its hexadecimal digits if Postgres cannot store
+    /// it as text: the key of a number often has a NUL.
     pub(super) fn aggregate(&self) -> Option<String> {
         let key = self.key.as_ref().filter(|key| !key.is_empty())?;
-        Some(std::str::from_utf8(key).map_or_else(|_| hex(key), str::to_owned))
+        let text = std::str::from_utf8(key).ok().filter(|text| !text.contains('\0'));
+        Some(text.map_or_else(|| hex(key), str::to_owned))
     }
 
     /// The event as it waits in the queue of the inbox.
@@ -117,6 +119,19 @@ fn from_hex(digits: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aggregate_is_a_text_that_postgres_can_store() {
+        let aggregate = |key: Option<&[u8]>| {
+            let key = key.map(<[u8]>::to_vec);
+            let (id, topic, headers) = (String::new(), String::new(), Vec::new());
+            Event { id, topic, partition: 0, offset: 0, key, value: None, headers }.aggregate()
+        };
+        assert_eq!(aggregate(Some(b"42")).as_deref(), Some("42"));
+        assert_eq!(aggregate(Some(&42_i64.to_be_bytes())).as_deref(), Some("000000000000002a"));
+        assert_eq!(aggregate(Some(b"\xff")).as_deref(), Some("ff"));
+        assert_eq!((aggregate(Some(b"")), aggregate(None)), (None, None));
+    }
 
     #[test]
     fn an_event_comes_back_from_the_queue_byte_for_byte() {

@@ -15,7 +15,14 @@ use super::error::{ConsumeError, place};
 use super::event::Event;
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
-use crate::session::{BoxError, Connect, Open, Session, find_source};
+use crate::session::{BoxError, Connect, Open, Session, find_source, lost_connection};
+
+/// Leaves a setting that ends with the transaction.
+const BEGIN: &str = "BEGIN; SET LOCAL outbox_consumer.is_open = 'yes'";
+
+/// Whether the transaction that began so is still open.
+const IS_OPEN: &str =
+    "SELECT pg_catalog.current_setting('outbox_consumer.is_open', true) IS NOT DISTINCT FROM 'yes'";
 
 /// What all partitions share.
 pub(super) struct Worker<H> {
@@ -43,6 +50,8 @@ pub(super) enum Failed<'a> {
     Handler(&'a Event, BoxError),
     /// The transaction cannot be committed. The event is known if each one was checked.
     Swallowed(Option<&'a Event>),
+    /// A handler has ended the transaction. The event is known if each one was checked.
+    Ended(Option<&'a Event>),
     Commit(Error),
     /// The inbox refuses, and will again.
     Refused(Error),
@@ -62,7 +71,10 @@ impl<'a> Failed<'a> {
 
     pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError) -> Self {
         let transient = find_source(&*error, |source| {
-            source.downcast_ref::<Error>().filter(|error| is_transient(error)).map(drop)
+            // a statement that always takes too long must not be tried for ever
+            let passes =
+                |error: &&Error| is_transient(error) && error.code() != Some(&SqlState::QUERY_CANCELED);
+            source.downcast_ref::<Error>().filter(passes).map(drop)
         });
         if transient.is_some() || open.client().is_closed() {
             Failed::Transient(error)
@@ -72,10 +84,10 @@ impl<'a> Failed<'a> {
     }
 }
 
-/// Connection lost, server going down, out of something, cancelled, or in conflict with another transaction.
+/// Connection lost, server going down, out of a resource, cancelled, or in conflict with another transaction.
 fn is_transient(error: &Error) -> bool {
     match error.code() {
-        None => true,
+        None => lost_connection(error),
         Some(code) => {
             matches!(code.code().get(..2), Some("08" | "40" | "53" | "57"))
                 || *code == SqlState::LOCK_NOT_AVAILABLE
@@ -117,8 +129,9 @@ impl<H: Handler> Worker<H> {
                 Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
                 Failed::Refused(error) => return Err(ConsumeError::database(events, error)),
                 Failed::Swallowed(Some(event)) => return Err(ConsumeError::swallowed(event)),
+                Failed::Ended(Some(event)) => return Err(ConsumeError::ended(event)),
                 // it is not known which handler it was
-                Failed::Swallowed(None) => checked = true,
+                Failed::Swallowed(None) | Failed::Ended(None) => checked = true,
                 Failed::Handler(_, error) if !checked => {
                     tracing::warn!(error, "a batch is tried again, with a check after each event");
                     checked = true;
@@ -184,7 +197,7 @@ impl<H: Handler> Worker<H> {
                 return Err(Failed::of_handler(&open, event, error.into()));
             }
             if checked {
-                self.check(&open).await.map_err(|error| Failed::of(error, Some(event)))?;
+                check(&open, Some(event)).await?;
             }
         }
         let mut put = 0;
@@ -195,16 +208,12 @@ impl<H: Handler> Worker<H> {
             put += u64::from(new);
         }
         // COMMIT of a transaction that has failed is a rollback without an error
-        self.check(&open).await.map_err(of)?;
+        check(&open, None).await?;
         self.commit(open).await?;
         counter!(CLAIMS, "outcome" => "fresh").increment(claims.0);
         counter!(CLAIMS, "outcome" => "done").increment(claims.1);
         counter!(PARKED).increment(put);
         Ok(())
-    }
-
-    pub(super) async fn check(&self, open: &Open) -> Result<(), Error> {
-        open.client().batch_execute("SELECT 1").await
     }
 
     /// The aggregates of these events that wait in the queue.
@@ -230,7 +239,7 @@ impl<H: Handler> Worker<H> {
             None => Arc::new(self.connect.session().await.map_err(Failed::Transient)?),
         };
         let open = Open::new(session);
-        open.client().batch_execute("BEGIN").await.map_err(|error| Failed::of(error, None))?;
+        open.client().batch_execute(BEGIN).await.map_err(|error| Failed::of(error, None))?;
         Ok(open)
     }
 
@@ -241,6 +250,16 @@ impl<H: Handler> Worker<H> {
         })?;
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(session);
         Ok(())
+    }
+}
+
+/// Whether the transaction has neither failed nor ended since it began. The last handler was that of `handled`.
+async fn check<'a>(open: &Open, handled: Option<&'a Event>) -> Result<(), Failed<'a>> {
+    let row = open.client().query_typed_one(IS_OPEN, &[]).await;
+    match row.and_then(|row| row.try_get(0)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Failed::Ended(handled)),
+        Err(error) => Err(Failed::of(error, handled)),
     }
 }
 

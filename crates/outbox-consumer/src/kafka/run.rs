@@ -19,6 +19,13 @@ use super::{Handler, KafkaConsumer};
 
 type Batch = BTreeMap<Partition, Vec<Event>>;
 
+/// What was taken at once.
+struct Taken {
+    batch: Batch,
+    /// Why nothing follows, if the loop has to stop.
+    then: Result<(), ConsumeError>,
+}
+
 impl KafkaConsumer {
     /// Consumes until `stop` completes, and then ends the batch that it has begun.
     ///
@@ -62,10 +69,7 @@ impl KafkaConsumer {
                 Some(_) = parked.join_next() => break Err(ConsumeError::panicked()),
                 batch = self.take(&consumer) => batch,
             };
-            let batch = match batch {
-                Ok(batch) => batch,
-                Err(error) => break Err(error),
-            };
+            let Taken { batch, then } = batch;
             let mut processed = pin!(self.process(&worker, batch));
             let (offsets, result) = tokio::select! {
                 biased;
@@ -76,6 +80,7 @@ impl KafkaConsumer {
                 done = &mut processed => done,
             };
             commit(&consumer, offsets).await;
+            let result = result.and(then);
             if result.is_err() || *stopping.borrow() {
                 break result;
             }
@@ -87,10 +92,12 @@ impl KafkaConsumer {
         result.and(left.map_err(|_| ConsumeError::panicked()))
     }
 
-    /// Waits for a record, and takes those that have arrived with it.
-    async fn take(&self, consumer: &StreamConsumer<Assignment>) -> Result<Batch, ConsumeError> {
+    /// Waits for a record, and takes those that have arrived with it. An error ends the batch, and does not keep what arrived
+    /// before it from being processed.
+    async fn take(&self, consumer: &StreamConsumer<Assignment>) -> Taken {
         let mut taken: Vec<(Partition, u64, Event)> = Vec::new();
-        while taken.len() < self.max_events {
+        let mut then = Ok(());
+        while then.is_ok() && taken.len() < self.max_events {
             let received = if taken.is_empty() {
                 consumer.recv().await
             } else {
@@ -102,7 +109,7 @@ impl KafkaConsumer {
             let record = match received {
                 Ok(record) => record,
                 Err(error) => {
-                    self.judge(consumer, error)?;
+                    then = self.judge(consumer, error);
                     continue;
                 }
             };
@@ -110,11 +117,12 @@ impl KafkaConsumer {
             let Some(number) = consumer.context().number(&partition) else {
                 continue;
             };
-            let event = Event::from_record(&record, &self.id_header).ok_or_else(|| {
+            let Some(event) = Event::from_record(&record, &self.id_header) else {
                 let place =
                     format!("the record at offset {} of {}-{}", record.offset(), partition.0, partition.1);
-                ConsumeError::no_id(&place, &self.id_header)
-            })?;
+                then = Err(ConsumeError::no_id(&place, &self.id_header));
+                continue;
+            };
             taken.push((partition, number, event));
         }
         let mut batch = Batch::new();
@@ -124,7 +132,7 @@ impl KafkaConsumer {
                 batch.entry(partition).or_default().push(event);
             }
         }
-        Ok(batch)
+        Taken { batch, then }
     }
 
     /// Whether the loop goes on after an error of a poll.

@@ -55,6 +55,29 @@ async fn a_handler_that_swallows_an_error_is_found_and_nothing_is_committed() {
     assert!(topic.effects().await.is_empty());
 }
 
+/// They are not errors of the connection, which would be repeated for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_whose_query_never_succeeds_stops_the_loop() {
+    for (value, cause) in [("no-row", "number of rows"), ("slow", "statement timeout")] {
+        let topic = Topic::new(1).await;
+        send(&topic, value).await;
+        let error = Running::start(topic.consumer().attempts(2)).error().await;
+        assert!(error.starts_with("the handler failed 2 times for event a2 at offset 1 of "), "{error}");
+        assert!(error.contains(cause), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_ends_the_transaction_is_found() {
+    let topic = Topic::new(1).await;
+    send(&topic, "end").await;
+    let error = Running::start(topic.consumer()).error().await;
+    assert!(error.starts_with("the handler of event a2 at offset 1 of "), "{error}");
+    assert!(error.contains("has ended the transaction"), "{error}");
+    let claimed = "SELECT count(*) FROM outbox_router.inbox";
+    assert_eq!(topic.session().await.ok(claimed).await, "0");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_panics_stops_the_loop() {
     let topic = Topic::new(1).await;
@@ -79,16 +102,18 @@ async fn a_commit_that_is_refused_stops_the_loop_and_names_the_constraint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_without_an_id_stops_the_loop() {
+async fn a_record_without_an_id_stops_the_loop_after_what_came_before_it() {
     let topic = Topic::new(1).await;
+    topic.send("e1", "a", "ok").await;
     topic
         .producer
         .send(FutureRecord::to(&topic.name).key("a").payload("ok"), Duration::from_secs(60))
         .await
         .unwrap();
     let error = Running::start(topic.consumer()).error().await;
-    let expected = format!("the record at offset 0 of {}-0 has no header `id` with an id: ", topic.name);
+    let expected = format!("the record at offset 1 of {}-0 has no header `id` with an id: ", topic.name);
     assert!(error.starts_with(&expected), "{error}");
+    assert_eq!(topic.effects().await, ["e1"]);
     let error = Running::start(topic.consumer().id_header("ce_id")).error().await;
     assert!(error.contains("has no header `ce_id`"), "{error}");
 }

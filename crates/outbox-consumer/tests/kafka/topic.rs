@@ -150,6 +150,12 @@ impl Handler for Effects {
                 drop(transaction.batch_execute("SELECT 1 / 0").await);
                 Ok(())
             }
+            "no-row" => Ok(drop(transaction.query_one("SELECT WHERE false", &[]).await?)),
+            "slow" => {
+                let slow = "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)";
+                Ok(transaction.batch_execute(slow).await?)
+            }
+            "end" => Ok(transaction.batch_execute("ROLLBACK").await?),
             "panic" => panic!("a handler that panics"),
             _ => Ok(()),
         }
