@@ -386,13 +386,16 @@ CREATE FUNCTION outbox_router.inbox_configure(
   consumer text, keep interval DEFAULT NULL, sender_window interval DEFAULT NULL, ordered boolean DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+  wanted constant interval := coalesce(inbox_configure.keep,
+    (SELECT c.keep FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_configure.consumer), interval '14 days');
 BEGIN
   PERFORM outbox_router.inbox_check(inbox_configure.consumer, 'of a setting');
   IF inbox_configure.keep < interval '7 days' AND sender_window IS NULL THEN
     RAISE 'keep is %, less than 7 days', inbox_configure.keep USING ERRCODE = '22023',
       HINT = 'Pass sender_window too, how long the sender may repeat or replay an event; keep must be longer.';
-  ELSIF inbox_configure.keep < interval '1 hour' OR inbox_configure.keep <= sender_window THEN
-    RAISE 'keep is %, which must be at least 1 hour and longer than the sender''s window', inbox_configure.keep
+  ELSIF inbox_configure.keep < interval '1 hour' OR wanted <= sender_window THEN
+    RAISE 'keep is %, which must be at least 1 hour and longer than the sender''s window', wanted
       USING ERRCODE = '22023', HINT = 'An event that is repeated after it was forgotten is processed again.';
   END IF;
   UPDATE outbox_router.inbox_consumers c SET keep = coalesce(inbox_configure.keep, c.keep),

@@ -86,8 +86,11 @@ BEGIN
     IF NOT FOUND THEN
       -- not committed yet, or deleted since
       NULL;
-    ELSIF known.forget_at <= clock_timestamp() OR (known.status IS NULL AND known.lease_until <= clock_timestamp()) THEN
-      -- a new request, unless its finish or another begin is faster
+    ELSIF known.forget_at <= clock_timestamp() OR (known.status IS NULL AND known.lease_until <= clock_timestamp()
+      AND known.request_hash = idempotency_begin.request_hash)
+    THEN
+      -- A new request, unless its finish or another begin is faster. With another body it would repeat in other systems what the
+      -- first one has begun.
       UPDATE outbox_router.idempotency_keys k
         SET request_hash = idempotency_begin.request_hash, token = gen_random_uuid(),
           lease_until = clock_timestamp() + lease, expires_at = now() + ttl, forget_at = now() + ttl + ttl,

@@ -4,15 +4,19 @@
 //! in one transaction has the effect of the event once, however often it is delivered:
 //!
 //! ```no_run
-//! # async fn consume(client: &mut tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+//! # async fn consume(client: &mut tokio_postgres::Client) -> Result<bool, tokio_postgres::Error> {
 //! use outbox_consumer::{Claim, Inbox};
 //!
 //! let inbox = Inbox::new("shipping");
 //! let transaction = client.transaction().await?;
-//! if inbox.claim(&transaction, "3f1c").await? == Claim::Fresh {
-//!     transaction.execute("INSERT INTO parcels (order_id) VALUES (42)", &[]).await?;
+//! match inbox.claim(&transaction, "3f1c").await? {
+//!     Claim::Fresh => drop(transaction.execute("INSERT INTO parcels (order_id) VALUES (42)", &[]).await?),
+//!     Claim::Done(_) => {}
+//!     // under a lease or in the queue: it is not processed yet, so do not acknowledge it
+//!     Claim::Busy(_) => return Ok(false),
 //! }
-//! transaction.commit().await
+//! transaction.commit().await?;
+//! Ok(true)
 //! # }
 //! ```
 //!

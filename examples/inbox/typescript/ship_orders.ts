@@ -5,7 +5,9 @@ import pg from "pg";
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
 
 async function ship(message: KafkaMessage): Promise<void> {
-  const eventId = String(message.headers?.["id"]);
+  const id = message.headers?.["id"];
+  if (!id) throw new Error(`the record at offset ${message.offset} has no id`);
+  const eventId = String(id);
   const client = await pool.connect();
   let failure: Error | undefined;
   try {

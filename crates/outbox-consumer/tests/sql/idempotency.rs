@@ -91,6 +91,7 @@ async fn under_a_lease_a_crash_frees_the_key_later_and_a_5xx_at_once() {
     assert_eq!(begin(&other, "a", lease).await, "in_progress");
     assert_eq!(begin(&other, "b", lease).await, "mismatch");
     session.ok("UPDATE outbox_router.idempotency_keys SET lease_until = now() - interval '1 s'").await;
+    assert_eq!(begin(&other, "b", lease).await, "mismatch");
     let present = token(&other, lease).await;
     assert_eq!(finish(&session, &former, 200).await, "f", "late");
     assert_eq!(finish(&session, &former, 500).await, "f", "late");

@@ -369,6 +369,7 @@ async fn arguments_are_checked() {
         "inbox_configure('c', '6 days')",
         "inbox_configure('c', '6 days', '6 days')",
         "inbox_configure('c', '30 minutes', '10 minutes')",
+        "inbox_configure('c', sender_window => '14 days')",
         "inbox_expire(0)",
         "inbox_expire(NULL)",
     ] {
