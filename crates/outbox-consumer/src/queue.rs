@@ -44,7 +44,7 @@ impl Inbox {
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 
-    /// Takes up to 500 events: in the client's transaction, or under a lease.
+    /// Takes up to 500 events, or 100 if the queue keeps the order of aggregates: in the client's transaction, or under a lease.
     ///
     /// # Errors
     /// As [`Inbox::claim`].
@@ -104,7 +104,7 @@ impl Inbox {
         client.query_typed_one(sql, &parameters).await.map(drop)
     }
 
-    /// Of these aggregates, those of which an event is in the queue.
+    /// Returns those of these aggregates that have an event in the queue.
     ///
     /// # Errors
     /// As [`Inbox::claim`].

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use rdkafka::error::KafkaError;
+use tokio_postgres::error::SqlState;
 
 use super::event::Event;
 use crate::session::BoxError;
@@ -70,12 +71,21 @@ impl ConsumeError {
         Self::new(what, error)
     }
 
-    pub(super) fn database(batch: &[Event], error: impl Into<BoxError>) -> Self {
-        let what = format!(
-            "the inbox refused {}: run outbox-router init --consumer with the role of this consumer",
-            range(batch)
-        );
-        Self::new(what, error)
+    /// The inbox refuses `what`, an event or a batch.
+    pub(super) fn database(what: &str, error: tokio_postgres::Error) -> Self {
+        let missing = [
+            SqlState::UNDEFINED_FUNCTION,
+            SqlState::UNDEFINED_TABLE,
+            SqlState::INVALID_SCHEMA_NAME,
+            SqlState::INSUFFICIENT_PRIVILEGE,
+        ];
+        let cure = match error.code() {
+            Some(code) if missing.contains(code) => {
+                "run outbox-router init --consumer with the role of this consumer"
+            }
+            _ => "correct what the cause names, or commit an offset behind it to skip it",
+        };
+        Self::new(format!("the inbox refused {what}: {cure}"), error)
     }
 }
 
@@ -96,7 +106,7 @@ pub(super) fn place(event: &Event) -> String {
     format!("event {} at offset {} of {}-{}", event.id, event.offset, event.topic, event.partition)
 }
 
-fn range(batch: &[Event]) -> String {
+pub(super) fn range(batch: &[Event]) -> String {
     match batch {
         [] => "no events".to_owned(),
         [one] => place(one),

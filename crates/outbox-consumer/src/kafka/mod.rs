@@ -66,6 +66,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Handles an event in the transaction, which the caller commits or rolls back. Return the error of a statement: after one
     /// the transaction cannot be committed.
+    ///
+    /// The error of a later event rolls the batch back, and then this is called again for the events before it. So effects
+    /// outside of the transaction can happen again: give the other system the event's id.
     fn handle(
         &self,
         transaction: &Client,
@@ -94,8 +97,8 @@ impl std::fmt::Debug for KafkaConsumer {
 
 impl KafkaConsumer {
     /// `config` needs `bootstrap.servers` and `group.id`. `isolation.level`, `enable.auto.commit` and `enable.auto.offset.store`
-    /// are set here, and `auto.offset.reset` to `earliest` unless it is there. `connect` opens a session, for one partition at a
-    /// time.
+    /// are set here, and `auto.offset.reset` to `earliest` unless it is set. `connect` opens a session, for one partition at a
+    /// time, and with [`KafkaConsumer::park`] one for parked events. The id of an event must be unique in all topics.
     pub fn new<C, F, S, E>(config: ClientConfig, topics: &[&str], inbox: Inbox, connect: C) -> Self
     where
         C: Fn() -> F + Send + Sync + 'static,
@@ -138,7 +141,8 @@ impl KafkaConsumer {
         self
     }
 
-    /// How often an event is tried before the loop stops or parks it; 5 by default.
+    /// How often an event is tried before the loop stops or parks it; 5 by default. While the database is away, or another
+    /// transaction is in the way, attempts do not count.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

@@ -82,7 +82,7 @@ impl<H: Handler> Worker<H> {
 fn reason(failed: &Failed<'_>) -> String {
     match failed {
         Failed::Transient(error) | Failed::Handler(_, error) => error.to_string(),
-        Failed::Commit(error) | Failed::Refused(error) => error.to_string(),
+        Failed::Commit(error) | Failed::Refused(error, _) => error.to_string(),
         Failed::Ended(_) => "the handler has ended the transaction".to_owned(),
         Failed::Swallowed(_) => "a statement failed, and the handler returned no error".to_owned(),
     }

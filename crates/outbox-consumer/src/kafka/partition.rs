@@ -11,14 +11,15 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::counters::{CLAIMS, PARKED};
-use super::error::{ConsumeError, place};
+use super::error::{ConsumeError, place, range};
 use super::event::Event;
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
 use crate::session::{BoxError, Connect, Open, Session, find_source, lost_connection};
 
-/// Leaves a setting that ends with the transaction.
-const BEGIN: &str = "BEGIN; SET LOCAL outbox_consumer.is_open = 'yes'";
+/// Leaves a setting that ends with the transaction. The functions of the queue look several times, so their snapshots must follow
+/// one another.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL outbox_consumer.is_open = 'yes'";
 
 /// Whether the transaction that began so is still open.
 const IS_OPEN: &str =
@@ -53,8 +54,8 @@ pub(super) enum Failed<'a> {
     /// A handler has ended the transaction. The event is known if each one was checked.
     Ended(Option<&'a Event>),
     Commit(Error),
-    /// The inbox refuses, and will again.
-    Refused(Error),
+    /// The inbox refuses, and will again: the batch, or this event of it.
+    Refused(Error, Option<&'a Event>),
 }
 
 impl<'a> Failed<'a> {
@@ -65,7 +66,7 @@ impl<'a> Failed<'a> {
         } else if is_transient(&error) {
             Failed::Transient(error.into())
         } else {
-            Failed::Refused(error)
+            Failed::Refused(error, None)
         }
     }
 
@@ -95,6 +96,32 @@ fn is_transient(error: &Error) -> bool {
     }
 }
 
+/// How often the same failed in a row.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The offset of the event; `None` for the commit.
+    of: Option<i64>,
+    count: u32,
+}
+
+impl Failures {
+    /// The handler of this event failed once more.
+    fn of_event(&mut self, offset: i64) -> u32 {
+        self.add(Some(offset))
+    }
+
+    /// The commit was refused once more.
+    fn of_commit(&mut self) -> u32 {
+        self.add(None)
+    }
+
+    fn add(&mut self, of: Option<i64>) -> u32 {
+        self.count = if self.of == of { self.count + 1 } else { 1 };
+        self.of = of;
+        self.count
+    }
+}
+
 /// Longer with each failure, up to 5 s.
 pub(super) fn pause(failures: u32) -> Duration {
     Duration::from_millis(100 << failures.min(6)).min(Duration::from_secs(5))
@@ -118,7 +145,7 @@ impl<H: Handler> Worker<H> {
         let mut parked: HashSet<&str> = HashSet::new();
         // checks after each handler whether it has swallowed an error
         let mut checked = false;
-        let (mut failing, mut failures, mut in_a_row) = (None, 0, 0);
+        let (mut failures, mut in_a_row) = (Failures::default(), 0);
         loop {
             let failed = match self.attempt(events, &parked, checked).await {
                 Ok(()) => return Ok(Outcome::Committed),
@@ -127,34 +154,33 @@ impl<H: Handler> Worker<H> {
             in_a_row += 1;
             match failed {
                 Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
-                Failed::Refused(error) => return Err(ConsumeError::database(events, error)),
+                Failed::Refused(error, None) => return Err(ConsumeError::database(&range(events), error)),
+                Failed::Refused(error, Some(event)) => {
+                    return Err(ConsumeError::database(&place(event), error));
+                }
                 Failed::Swallowed(Some(event)) => return Err(ConsumeError::swallowed(event)),
                 Failed::Ended(Some(event)) => return Err(ConsumeError::ended(event)),
                 // it is not known which handler it was
                 Failed::Swallowed(None) | Failed::Ended(None) => checked = true,
-                Failed::Handler(_, error) if !checked => {
+                Failed::Handler(event, error) if !checked => {
+                    failures.of_event(event.offset);
                     tracing::warn!(error, "a batch is tried again, with a check after each event");
                     checked = true;
                 }
                 Failed::Handler(event, error) => {
-                    if failing != Some(event.offset) {
-                        (failing, failures) = (Some(event.offset), 1);
-                    }
-                    failures += 1;
-                    if failures < self.attempts {
+                    let failures_of_it = failures.of_event(event.offset);
+                    if failures_of_it < self.attempts {
                         tracing::warn!(error, event = place(event), "the handler failed");
                     } else if self.park {
                         tracing::error!(error, event = place(event), "the event is parked");
                         parked.insert(&event.id);
-                        (failing, in_a_row) = (None, 0);
+                        (failures, in_a_row) = (Failures::default(), 0);
                     } else {
-                        return Err(ConsumeError::handler(event, failures, error));
+                        return Err(ConsumeError::handler(event, failures_of_it, error));
                     }
                 }
                 Failed::Commit(error) => {
-                    failures = if failing.is_none() { failures + 1 } else { 1 };
-                    failing = None;
-                    if failures >= self.attempts {
+                    if failures.of_commit() >= self.attempts {
                         return Err(ConsumeError::commit(events, error));
                     }
                     tracing::warn!(error = &error as &dyn StdError, "a commit was refused");
@@ -203,9 +229,11 @@ impl<H: Handler> Worker<H> {
         let mut put = 0;
         for event in held {
             let (json, aggregate) = (event.to_json(), event.aggregate());
-            let new =
-                self.inbox.put(open.client(), &event.id, &json, aggregate.as_deref()).await.map_err(of)?;
-            put += u64::from(new);
+            let new = self.inbox.put(open.client(), &event.id, &json, aggregate.as_deref()).await;
+            put += u64::from(new.map_err(|error| match Failed::of(error, None) {
+                Failed::Refused(error, _) => Failed::Refused(error, Some(event)),
+                failed => failed,
+            })?);
         }
         // COMMIT of a transaction that has failed is a rollback without an error
         check(&open, None).await?;
@@ -277,4 +305,20 @@ fn held_back<'a>(
         }
         aggregate.is_some_and(|aggregate| behind.contains(&aggregate))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failures;
+
+    #[test]
+    fn each_event_and_the_commit_have_as_many_attempts() {
+        let mut failures = Failures::default();
+        assert_eq!([(); 3].map(|()| failures.of_event(0)), [1, 2, 3]);
+        assert_eq!([(); 2].map(|()| failures.of_event(7)), [1, 2]);
+        assert_eq!([(); 2].map(|()| failures.of_commit()), [1, 2]);
+        assert_eq!(failures.of_event(7), 1);
+        // after an event was parked
+        assert_eq!(Failures::default().of_commit(), 1);
+    }
 }

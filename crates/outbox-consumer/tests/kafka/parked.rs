@@ -48,6 +48,17 @@ async fn a_parked_event_holds_back_its_aggregate_and_no_other() {
     assert_eq!(queue(&session).await, "");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_the_queue_refuses_is_named() {
+    let topic = Topic::new(1).await;
+    for (id, value) in [("a1", "ok"), ("{a2}", "fail"), ("a3", "ok")] {
+        topic.send(id, "a", value).await;
+    }
+    let error = Running::start(topic.consumer().attempts(1).park()).error().await;
+    assert!(error.starts_with("the inbox refused event {a2} at offset 1 of "), "{error}");
+    assert!(error.contains("skip it: ") && !error.contains("init --consumer"), "{error}");
+}
+
 /// An event without a key has no order, so nothing waits behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_event_of_no_aggregate_holds_back_nothing() {

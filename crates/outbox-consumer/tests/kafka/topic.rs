@@ -150,12 +150,18 @@ impl Handler for Effects {
                 drop(transaction.batch_execute("SELECT 1 / 0").await);
                 Ok(())
             }
-            "no-row" => Ok(drop(transaction.query_one("SELECT WHERE false", &[]).await?)),
-            "slow" => {
-                let slow = "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)";
-                Ok(transaction.batch_execute(slow).await?)
+            "no-row" => {
+                transaction.query_one("SELECT WHERE false", &[]).await?;
+                Ok(())
             }
-            "end" => Ok(transaction.batch_execute("ROLLBACK").await?),
+            "slow" => {
+                transaction.batch_execute("SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)").await?;
+                Ok(())
+            }
+            "end" => {
+                transaction.batch_execute("ROLLBACK").await?;
+                Ok(())
+            }
             "panic" => panic!("a handler that panics"),
             _ => Ok(()),
         }
