@@ -263,7 +263,7 @@ BEGIN
   reached := outbox_router.inbox_upcoming();
   reached_at := clock_timestamp();
   INSERT INTO outbox_router.inbox_marks (consumer, position, due_at, next_position, next_due_at, next_xid, set_at)
-    -- Whoever has drawn a position got a transaction id before. The end of a snapshot would not be above all of these ids.
+    -- Whoever drew a position already had a transaction id, so this one is higher. The xmax of a snapshot may not be.
     VALUES (me, from_position, from_due, reached, reached_at, pg_current_xact_id(), clock_timestamp());
   DELETE FROM outbox_router.inbox_marks m WHERE m.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox_router.inbox_marks o
     WHERE o.consumer = me AND o.id < last.id - 100 ORDER BY o.id LIMIT 20 FOR UPDATE SKIP LOCKED));

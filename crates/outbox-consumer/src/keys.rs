@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Error, GenericClient};
+
+use crate::Parameter;
 
 const FINISH: &str = "SELECT outbox_router.idempotency_finish($1, $2, $3::uuid, $4, $5::jsonb, $6)";
 
@@ -85,7 +87,7 @@ impl IdempotencyKey {
                    FROM outbox_router.idempotency_begin($1, $2, $3, make_interval(secs => $4), \
                    make_interval(secs => $5), make_interval(secs => $6))";
         let lease = times.lease.map(|lease| lease.as_secs_f64());
-        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+        let parameters: [Parameter<'_>; 6] = [
             (&self.scope, Type::TEXT),
             (&self.key, Type::TEXT),
             (&request_hash, Type::BYTEA),
@@ -123,7 +125,8 @@ impl IdempotencyKey {
         self.call_finish(client, token, response, FINISH).await
     }
 
-    /// The same. Instead of returning false it fails, so that a COMMIT which was sent along rolls back; this returns false then.
+    /// The same for a COMMIT that is sent along: where `finish` would return false, the statement fails, so that the COMMIT rolls
+    /// back. This still returns false.
     #[cfg(feature = "tower")]
     pub(crate) async fn finish_or_fail(
         &self,
@@ -145,7 +148,7 @@ impl IdempotencyKey {
         response: &StoredResponse,
         sql: &str,
     ) -> Result<bool, Error> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+        let parameters: [Parameter<'_>; 6] = [
             (&self.scope, Type::TEXT),
             (&self.key, Type::TEXT),
             (&token.0, Type::TEXT),

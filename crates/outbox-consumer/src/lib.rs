@@ -41,6 +41,9 @@ pub use queue::QueuedEvent;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, GenericClient, Row};
 
+/// A parameter of a statement, with its type: the server need not be asked for it, and nothing stays prepared.
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
 /// The inbox of one consumer: a name of 1 to 255 characters under which events are remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbox {
@@ -70,8 +73,7 @@ impl Inbox {
     /// Postgres refuses, for example an empty id (22023), or with 40001 in stricter isolation than READ COMMITTED.
     pub async fn claim(&self, client: &impl GenericClient, event_id: &str) -> Result<Claim, Error> {
         let sql = "SELECT outcome, result::text, busy_until FROM outbox_router.inbox_claim($1, $2)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT)];
+        let parameters: [Parameter<'_>; 2] = [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT)];
         let row = client.query_typed_one(sql, &parameters).await?;
         Ok(match row.try_get("outcome")? {
             "fresh" => Claim::Fresh,
@@ -90,8 +92,7 @@ impl Inbox {
         event_ids: &[&str],
     ) -> Result<Vec<String>, Error> {
         let sql = "SELECT * FROM outbox_router.inbox_claim($1, $2)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.consumer, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
+        let parameters: [Parameter<'_>; 2] = [(&self.consumer, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
         let rows = client.query_typed(sql, &parameters).await?;
         rows.iter().map(|row: &Row| row.try_get(0)).collect()
     }
@@ -107,7 +108,7 @@ impl Inbox {
         json: &str,
     ) -> Result<(), Error> {
         let sql = "SELECT outbox_router.inbox_result($1, $2, $3::jsonb)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        let parameters: [Parameter<'_>; 3] =
             [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT), (&json, Type::TEXT)];
         client.query_typed(sql, &parameters).await.map(drop)
     }
@@ -123,7 +124,7 @@ impl Inbox {
         version: i64,
     ) -> Result<bool, Error> {
         let sql = "SELECT outbox_router.inbox_newer($1, $2, $3)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        let parameters: [Parameter<'_>; 3] =
             [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&version, Type::INT8)];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Error, GenericClient};
 
-use crate::Inbox;
+use crate::{Inbox, Parameter};
 
 /// An event of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Inbox {
         aggregate: Option<&str>,
     ) -> Result<bool, Error> {
         let sql = "SELECT outbox_router.inbox_put($1, $2, $3, $4) = 'new'";
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        let parameters: [Parameter<'_>; 4] = [
             (&self.consumer, Type::TEXT),
             (&event_id, Type::TEXT),
             (&payload, Type::BYTEA),
@@ -57,7 +57,7 @@ impl Inbox {
         let sql = "SELECT event_id, payload, aggregate, attempt, token::text \
                    FROM outbox_router.inbox_next($1, $2, make_interval(secs => $3))";
         let lease = lease.map(|lease| lease.as_secs_f64());
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        let parameters: [Parameter<'_>; 3] =
             [(&self.consumer, Type::TEXT), (&max_events, Type::INT4), (&lease, Type::FLOAT8)];
         let rows = client.query_typed(sql, &parameters).await?;
         rows.iter()
@@ -79,7 +79,7 @@ impl Inbox {
     /// As [`Inbox::claim`], and with 55000 for an event that was neither taken in this transaction nor has a token.
     pub async fn done(&self, client: &impl GenericClient, event: &QueuedEvent) -> Result<bool, Error> {
         let sql = "SELECT outbox_router.inbox_done($1, $2::text, $3::uuid)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        let parameters: [Parameter<'_>; 3] =
             [(&self.consumer, Type::TEXT), (&event.id, Type::TEXT), (&event.token, Type::TEXT)];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
@@ -95,7 +95,7 @@ impl Inbox {
         error: &str,
     ) -> Result<(), Error> {
         let sql = "SELECT outbox_router.inbox_fail($1, $2, $3, $4::uuid)::text";
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        let parameters: [Parameter<'_>; 4] = [
             (&self.consumer, Type::TEXT),
             (&event.id, Type::TEXT),
             (&error, Type::TEXT),
@@ -114,8 +114,7 @@ impl Inbox {
         aggregates: &[&str],
     ) -> Result<Vec<String>, Error> {
         let sql = "SELECT outbox_router.inbox_waiting($1, $2)";
-        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.consumer, Type::TEXT), (&aggregates, Type::TEXT_ARRAY)];
+        let parameters: [Parameter<'_>; 2] = [(&self.consumer, Type::TEXT), (&aggregates, Type::TEXT_ARRAY)];
         let rows = client.query_typed(sql, &parameters).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }

@@ -61,7 +61,7 @@ impl Open {
         &self.session
     }
 
-    /// To use it while or after the transaction ends.
+    /// The session, for use while the transaction ends and afterwards.
     pub(crate) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.session)
     }
@@ -91,8 +91,8 @@ impl Drop for Open {
     }
 }
 
-/// Whether an error without a SQLSTATE means that the connection is gone. Otherwise a value had another type than expected, or a
-/// query had not one row.
+/// Whether an error without a SQLSTATE means that the connection is gone. Otherwise a value had an unexpected type, or a query did
+/// not return exactly one row.
 pub(crate) fn lost_connection(error: &Error) -> bool {
     error.is_closed() || find_source(error, |source| source.is::<io::Error>().then_some(())).is_some()
 }

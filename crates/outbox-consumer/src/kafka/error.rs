@@ -50,7 +50,7 @@ impl ConsumeError {
 
     pub(super) fn ended(event: &Event) -> Self {
         let what = format!(
-            "the handler of {} has ended the transaction, so its batch could not be committed: return an error instead of a rollback, \
+            "the handler of {} has ended the transaction, so its batch could not be committed: return an error instead of rolling back, \
              or use a savepoint",
             place(event)
         );
@@ -83,7 +83,7 @@ impl ConsumeError {
             Some(code) if missing.contains(code) => {
                 "run outbox-router init --consumer with the role of this consumer"
             }
-            _ => "correct what the cause names, or commit an offset behind it to skip it",
+            _ => "correct the cause, or commit a later offset to skip it",
         };
         Self::new(format!("the inbox refused {what}: {cure}"), error)
     }

@@ -26,7 +26,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `None`: the record has no header `id_header`, or its value is empty or no text that Postgres can store.
+    /// `None`: the record has no header `id_header`, or its value is empty or cannot be stored by Postgres as text.
     pub(super) fn from_record(record: &impl Message, id_header: &str) -> Option<Self> {
         let headers = record.headers().map(|headers| {
             let owned = |header: rdkafka::message::Header<'_, &[u8]>| {
@@ -55,7 +55,7 @@ impl Event {
     }
 
     /// Events with the same key stay in order. The aggregate is the key as text, or its hexadecimal digits if Postgres cannot store
-    /// it as text: the key of a number often has a NUL.
+    /// it as text: a serialized number often contains a NUL.
     pub(super) fn aggregate(&self) -> Option<String> {
         let key = self.key.as_ref().filter(|key| !key.is_empty())?;
         let text = std::str::from_utf8(key).ok().filter(|text| !text.contains('\0'));

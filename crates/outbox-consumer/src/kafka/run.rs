@@ -22,8 +22,8 @@ type Batch = BTreeMap<Partition, Vec<Event>>;
 /// What was taken at once.
 struct Taken {
     batch: Batch,
-    /// Why nothing follows, if the loop has to stop.
-    then: Result<(), ConsumeError>,
+    /// The error that ends the loop once the batch was processed.
+    error: Option<ConsumeError>,
 }
 
 impl KafkaConsumer {
@@ -62,14 +62,14 @@ impl KafkaConsumer {
         }
         let mut stop = pin!(stop);
         let result = loop {
-            let batch = tokio::select! {
+            let taken = tokio::select! {
                 biased;
                 () = &mut stop => break Ok(()),
                 // it ends only by a panic of the handler
                 Some(_) = parked.join_next() => break Err(ConsumeError::panicked()),
-                batch = self.take(&consumer) => batch,
+                taken = self.take(&consumer) => taken,
             };
-            let Taken { batch, then } = batch;
+            let Taken { batch, error } = taken;
             let mut processed = pin!(self.process(&worker, batch));
             let (offsets, result) = tokio::select! {
                 biased;
@@ -80,7 +80,7 @@ impl KafkaConsumer {
                 done = &mut processed => done,
             };
             commit(&consumer, offsets).await;
-            let result = result.and(then);
+            let result = result.and(error.map_or(Ok(()), Err));
             if result.is_err() || *stopping.borrow() {
                 break result;
             }
@@ -92,12 +92,12 @@ impl KafkaConsumer {
         result.and(left.map_err(|_| ConsumeError::panicked()))
     }
 
-    /// Waits for a record, and takes those that have arrived with it. An error ends the batch, and does not keep what arrived
-    /// before it from being processed.
+    /// Waits for a record, and takes those that have arrived with it. An error ends the batch; what arrived before it is still
+    /// processed.
     async fn take(&self, consumer: &StreamConsumer<Assignment>) -> Taken {
         let mut taken: Vec<(Partition, u64, Event)> = Vec::new();
-        let mut then = Ok(());
-        while then.is_ok() && taken.len() < self.max_events {
+        let mut stops = None;
+        while stops.is_none() && taken.len() < self.max_events {
             let received = if taken.is_empty() {
                 consumer.recv().await
             } else {
@@ -109,7 +109,7 @@ impl KafkaConsumer {
             let record = match received {
                 Ok(record) => record,
                 Err(error) => {
-                    then = self.judge(consumer, error);
+                    stops = self.judge(consumer, error).err();
                     continue;
                 }
             };
@@ -120,7 +120,7 @@ impl KafkaConsumer {
             let Some(event) = Event::from_record(&record, &self.id_header) else {
                 let place =
                     format!("the record at offset {} of {}-{}", record.offset(), partition.0, partition.1);
-                then = Err(ConsumeError::no_id(&place, &self.id_header));
+                stops = Some(ConsumeError::no_id(&place, &self.id_header));
                 continue;
             };
             taken.push((partition, number, event));
@@ -132,7 +132,7 @@ impl KafkaConsumer {
                 batch.entry(partition).or_default().push(event);
             }
         }
-        Taken { batch, then }
+        Taken { batch, error: stops }
     }
 
     /// Whether the loop goes on after an error of a poll.

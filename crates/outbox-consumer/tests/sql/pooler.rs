@@ -1,9 +1,9 @@
 //! The typed calls behind a transaction pooler, where each transaction may run in another session of the server.
 
 use std::io;
+use std::time::Duration;
 
 use outbox_consumer::{Begun, Claim, IdempotencyKey, Inbox, KeyTimes, StoredResponse};
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_postgres::{Client, Config, NoTls};
