@@ -71,7 +71,7 @@ step_publish() {
     return 0
   fi
   local crate folder=$CARGO_TARGET_DIR/publish
-  # cargo takes a package of the same version for unchanged
+  # cargo assumes that a package of the same version has not changed
   for crate in "$root"/crates/*/; do
     rm -rf "$folder/debug/.fingerprint/$(basename "$crate")"-*
   done

@@ -37,7 +37,7 @@ use crate::outbox::Outbox;
 use crate::pipeline::{Pipeline, PresentColumns};
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::dead_letters::messages::Unfinished;
-use crate::postgres::dead_letters::store::DeadLetterStore;
+use crate::postgres::dead_letters::worker;
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
@@ -366,15 +366,8 @@ async fn open_dead_letters(
         monitor.last_problem(reason.clone());
         monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason });
     };
-    let store = DeadLetterStore::open(
-        &config.name,
-        &config.postgres,
-        host,
-        session.backend_pid(),
-        &unfinished,
-        from,
-        locked,
-    );
+    let store =
+        worker::open(&config.name, &config.postgres, host, session.backend_pid(), &unfinished, from, locked);
     let (store, loaded) = keep_alive(config, session, store).await?;
     state.failed_retry = None;
     state.refused.retain(|event, _| event.final_lsn >= from);

@@ -5,4 +5,4 @@ mod batches;
 pub mod messages;
 pub mod sql;
 pub mod store;
-mod worker;
+pub mod worker;

@@ -1,15 +1,10 @@
 //! The router's handle to the table of parked events while it runs.
 
-use pg_logical::Lsn;
-use pg_logical::conninfo::Host;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::messages::{Command, Loaded, Report, Unfinished};
-use super::worker::Worker;
-use crate::config::Postgres;
+use super::messages::{Command, Report};
 use crate::dead_letters::{DeadLetter, Key};
-use crate::error::Error;
 use crate::progress::Sequence;
 use crate::unsendable::Reason;
 
@@ -22,27 +17,14 @@ pub struct DeadLetterStore {
 }
 
 impl DeadLetterStore {
-    /// Connects for the router of this name to the server that the stream comes from, where its process is `walsender`.
-    /// Finishes what was left undone and reads the state. While it waits for a lock on the table, `locked` is told who holds
-    /// it.
-    ///
-    /// # Errors
-    /// The server refuses, or the table does not exist.
-    pub async fn open(
-        router: &str,
-        postgres: &Postgres,
-        host: Host,
-        walsender: i32,
-        unfinished: &Unfinished,
-        from: Lsn,
-        locked: impl Fn(String),
-    ) -> Result<(Self, Loaded), Error> {
-        let (worker, loaded) =
-            Worker::start(router, postgres, host, walsender, unfinished, from, locked).await?;
-        let (reports, received) = unbounded_channel();
-        let (commands, received_commands) = unbounded_channel();
-        let task = AbortOnDropHandle::new(tokio::spawn(worker.run(received_commands, reports)));
-        Ok((DeadLetterStore { commands, reports: received, _task: Some(task) }, loaded))
+    /// The handle of a session whose task `run` returns.
+    pub(super) fn of<F>(run: impl FnOnce(UnboundedReceiver<Command>, UnboundedSender<Report>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ((commands, received_commands), (reports, received)) = (unbounded_channel(), unbounded_channel());
+        let task = AbortOnDropHandle::new(tokio::spawn(run(received_commands, reports)));
+        DeadLetterStore { commands, reports: received, _task: Some(task) }
     }
 
     /// A handle whose commands a test carries out.

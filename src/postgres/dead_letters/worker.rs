@@ -18,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::batches::{Batch, Batches};
 use super::messages::{Command, Loaded, Report, Unfinished};
 use super::sql::{self, PARKED_ARE_GONE, Waiting, table_remedy};
+use super::store::DeadLetterStore;
 use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::config::Postgres;
 use crate::dead_letters::{DeadLetter, Key, ResolvedRows};
@@ -41,8 +42,56 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The SQLSTATE with which the guard fails if the lock is gone: division by zero.
 const LOCK_IS_GONE: &str = "22012";
 
+/// Connects for the router of this name to the server that the stream comes from, where its process is `walsender`. Finishes what
+/// was left undone and reads the state. While it waits for a lock on the table, `locked` is told who holds it.
+///
+/// # Errors
+/// The server refuses, or the table does not exist.
+pub async fn open(
+    router: &str,
+    postgres: &Postgres,
+    host: Host,
+    walsender: i32,
+    unfinished: &Unfinished,
+    from: Lsn,
+    locked: impl Fn(String),
+) -> Result<(DeadLetterStore, Loaded), Error> {
+    let mut conninfo = postgres.conninfo.clone();
+    // other hosts may have a different slot and log
+    conninfo.hosts = vec![host];
+    let name = format!("{router} dead letters");
+    // parked events must be as durable as the server can make them
+    let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT];
+    let startup = Startup { replication: false, application_name: &name, settings: &settings };
+    let mut session = Session::connect(&conninfo, &startup).await?;
+    session.set_answer_timeout(Some(ANSWER_TIMEOUT));
+    session.set_watcher(
+        LockWatcher::new(&conninfo, session.info(), &name).describing_errors_with(advice::in_words),
+    );
+    let guard = format!(
+        "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
+        slot_lock::holders(&postgres.slot)
+    );
+    let mut worker = Worker {
+        router: router.to_owned(),
+        guard,
+        session,
+        draining: BTreeSet::new(),
+        refused: None,
+        table_remedy: table_remedy(&postgres.conninfo).to_string(),
+        counted: Instant::now(),
+    };
+    let prepared = worker.prepare(unfinished, from, &locked).await;
+    worker.refused = None;
+    let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
+        true => lock_lost(),
+        false => refused(error, postgres),
+    })?;
+    Ok((DeadLetterStore::of(|commands, reports| worker.run(commands, reports)), loaded))
+}
+
 /// Carries out the commands.
-pub(super) struct Worker {
+struct Worker {
     router: String,
     /// Fails unless the lock is held.
     guard: String,
@@ -58,50 +107,6 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Connects, finishes what was left undone, and reads the state.
-    pub(super) async fn start(
-        router: &str,
-        postgres: &Postgres,
-        host: Host,
-        walsender: i32,
-        unfinished: &Unfinished,
-        from: Lsn,
-        locked: impl Fn(String),
-    ) -> Result<(Self, Loaded), Error> {
-        let mut conninfo = postgres.conninfo.clone();
-        // other hosts may have a different slot and log
-        conninfo.hosts = vec![host];
-        let name = format!("{router} dead letters");
-        // parked events must be as durable as the server can make them
-        let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT];
-        let startup = Startup { replication: false, application_name: &name, settings: &settings };
-        let mut session = Session::connect(&conninfo, &startup).await?;
-        session.set_answer_timeout(Some(ANSWER_TIMEOUT));
-        session.set_watcher(
-            LockWatcher::new(&conninfo, session.info(), &name).describing_errors_with(advice::in_words),
-        );
-        let guard = format!(
-            "SELECT 1 / count(*) FROM ({}) held WHERE held.pid = {walsender}",
-            slot_lock::holders(&postgres.slot)
-        );
-        let mut worker = Worker {
-            router: router.to_owned(),
-            guard,
-            session,
-            draining: BTreeSet::new(),
-            refused: None,
-            table_remedy: table_remedy(&postgres.conninfo).to_string(),
-            counted: Instant::now(),
-        };
-        let prepared = worker.prepare(unfinished, from, &locked).await;
-        worker.refused = None;
-        let loaded = prepared.map_err(|error| match lock_is_gone(&error) {
-            true => lock_lost(),
-            false => refused(error, postgres),
-        })?;
-        Ok((worker, loaded))
-    }
-
     /// Finishes what was left undone, and reads the state.
     async fn prepare(
         &mut self,
@@ -139,11 +144,7 @@ impl Worker {
         }
     }
 
-    pub(super) async fn run(
-        mut self,
-        commands: UnboundedReceiver<Command>,
-        reports: UnboundedSender<Report>,
-    ) {
+    async fn run(mut self, commands: UnboundedReceiver<Command>, reports: UnboundedSender<Report>) {
         let mut batches = Batches::new(commands);
         while let Some(batch) = batches.next().await {
             let done = match batch {

@@ -95,6 +95,7 @@ async fn send(
 ) -> Result<String, Error> {
     let writer = writer(config, args, env)?;
     let limit = Duration::from_secs(args.timeout);
+    // a lock is named before the limit is reached
     let mut event = TestEvent::new(&writer, &args.aggregate_type, limit * 3 / 4).await?;
     if let (Some(shard), Some(ids)) = (shard.shard, ids) {
         event.belong_to(shard, ids).await?;
