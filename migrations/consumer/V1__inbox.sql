@@ -79,24 +79,29 @@ BEGIN
   END IF;
 END $$;
 
--- Checks the names, and remembers a consumer that is called for the first time. Of several concurrent first calls one does
+-- Checks the name, and remembers a consumer that is called for the first time. Of several concurrent first calls one does
 -- that and none waits.
-CREATE FUNCTION outbox_router.inbox_check(consumer text, event_id text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION outbox_router.inbox_check_consumer(consumer text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-  IF (length(inbox_check.consumer) BETWEEN 1 AND 255) IS NOT TRUE THEN
-    PERFORM outbox_router.inbox_check_name('consumer name', inbox_check.consumer, 255);
+  IF (length(inbox_check_consumer.consumer) BETWEEN 1 AND 255) IS NOT TRUE THEN
+    PERFORM outbox_router.inbox_check_name('consumer name', inbox_check_consumer.consumer, 255);
   END IF;
-  IF (length(inbox_check.event_id) BETWEEN 1 AND 1000) IS NOT TRUE OR inbox_check.event_id LIKE '{%}' THEN
-    PERFORM outbox_router.inbox_check_name('event id', inbox_check.event_id, 1000);
-  END IF;
-  IF NOT EXISTS (SELECT FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_check.consumer)
-    AND pg_try_advisory_xact_lock(hashtextextended('outbox_router.inbox_consumers ' || inbox_check.consumer, 0))
+  IF NOT EXISTS (SELECT FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_check_consumer.consumer)
+    AND pg_try_advisory_xact_lock(hashtextextended('outbox_router.inbox_consumers ' || inbox_check_consumer.consumer, 0))
   THEN
-    INSERT INTO outbox_router.inbox_consumers (consumer) VALUES (inbox_check.consumer) ON CONFLICT DO NOTHING;
+    INSERT INTO outbox_router.inbox_consumers (consumer) VALUES (inbox_check_consumer.consumer) ON CONFLICT DO NOTHING;
     IF FOUND THEN
-      RAISE LOG 'outbox_router: first call of the inbox by the consumer "%"', inbox_check.consumer;
+      RAISE LOG 'outbox_router: first call of the inbox by the consumer "%"', inbox_check_consumer.consumer;
     END IF;
+  END IF;
+END $$;
+
+CREATE FUNCTION outbox_router.inbox_check(consumer text, event_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM outbox_router.inbox_check_consumer(consumer);
+  IF (length(event_id) BETWEEN 1 AND 1000) IS NOT TRUE OR event_id LIKE '{%}' THEN
+    PERFORM outbox_router.inbox_check_name('event id', event_id, 1000);
   END IF;
 END $$;
 
@@ -112,6 +117,7 @@ CREATE FUNCTION outbox_router.inbox_claim(
 #variable_conflict use_column
 DECLARE
   found_row record;
+  -- an assignment is faster than PERFORM
   counted bigint;
 BEGIN
   IF length(inbox_claim.consumer) <= 255 AND length(inbox_claim.event_id) BETWEEN 1 AND 1000
@@ -183,7 +189,7 @@ BEGIN
     RAISE 'the batch has % event ids', coalesce(cardinality(inbox_claim.event_ids)::text, 'NULL as its')
       USING ERRCODE = '22023', HINT = 'Pass an array of at most 10000 ids.';
   END IF;
-  PERFORM outbox_router.inbox_check(inbox_claim.consumer, 'of a batch');
+  PERFORM outbox_router.inbox_check_consumer(inbox_claim.consumer);
   PERFORM outbox_router.inbox_check_name('event id', u.id, 1000) FROM unnest(inbox_claim.event_ids) u (id)
     WHERE (length(u.id) BETWEEN 1 AND 1000) IS NOT TRUE;
   ids := ARRAY(SELECT DISTINCT u.id COLLATE "C" FROM unnest(inbox_claim.event_ids) u (id) ORDER BY 1);
@@ -250,15 +256,16 @@ BEGIN
   END IF;
 END $$;
 
--- Leases an event to a handler that works without a transaction. An expired lease is taken over.
+-- Leases an event to a handler that works without a transaction. An expired lease is taken over. With a token of the caller's own
+-- the call can be repeated if its answer was lost.
 CREATE FUNCTION outbox_router.inbox_start(
   consumer text, event_id text, lease interval,
-  OUT outcome text, OUT token uuid, OUT result jsonb, OUT busy_until timestamptz
+  OUT outcome text, INOUT token uuid DEFAULT NULL, OUT result jsonb, OUT busy_until timestamptz
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   found_row record;
-  fresh_token constant uuid := gen_random_uuid();
+  fresh_token constant uuid := coalesce(inbox_start.token, gen_random_uuid());
 BEGIN
   PERFORM outbox_router.inbox_check(inbox_start.consumer, inbox_start.event_id);
   PERFORM outbox_router.inbox_check_lease(inbox_start.lease);
@@ -267,11 +274,12 @@ BEGIN
       VALUES (inbox_start.consumer, inbox_start.event_id, clock_timestamp() + inbox_start.lease, fresh_token)
       ON CONFLICT DO NOTHING RETURNING i.lease_until INTO busy_until;
     EXIT WHEN FOUND;
-    SELECT i.lease_until, i.result, q.position IS NOT NULL AS queued, q.due_at INTO found_row
+    SELECT i.lease_until, i.token, i.result, q.position IS NOT NULL AS queued, q.due_at INTO found_row
       FROM outbox_router.inbox i LEFT JOIN outbox_router.inbox_queue q ON q.consumer = i.consumer AND q.position = i.position
       WHERE i.consumer = inbox_start.consumer AND i.event_id = inbox_start.event_id;
     CONTINUE WHEN NOT FOUND;
-    IF found_row.queued OR found_row.lease_until > clock_timestamp() THEN
+    token := NULL;
+    IF found_row.queued OR (found_row.lease_until > clock_timestamp() AND found_row.token <> fresh_token) THEN
       outcome := 'busy';
       busy_until := coalesce(found_row.lease_until, found_row.due_at);
       PERFORM nextval('outbox_router.inbox_busy_total');
@@ -284,7 +292,8 @@ BEGIN
     END IF;
     UPDATE outbox_router.inbox i SET lease_until = clock_timestamp() + inbox_start.lease, token = fresh_token
       WHERE i.consumer = inbox_start.consumer AND i.event_id = inbox_start.event_id
-        AND i.lease_until <= clock_timestamp() RETURNING i.lease_until INTO busy_until;
+        AND (i.lease_until <= clock_timestamp() OR (i.lease_until IS NOT NULL AND i.token = fresh_token))
+      RETURNING i.lease_until INTO busy_until;
     EXIT WHEN FOUND;
   END LOOP;
   outcome := 'fresh';
@@ -292,8 +301,8 @@ BEGIN
   PERFORM nextval('outbox_router.inbox_fresh_total');
 END $$;
 
--- Marks a leased event as processed: true. False: somebody else took the lease over, and nothing was changed. Repeating a call
--- that succeeded is true again.
+-- Marks a leased event as processed, and returns true, also when the call is repeated. False: somebody else took the lease over,
+-- and nothing was changed.
 CREATE FUNCTION outbox_router.inbox_finish(consumer text, event_id text, token uuid, result jsonb DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -317,7 +326,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   is_newer boolean;
 BEGIN
-  PERFORM outbox_router.inbox_check(inbox_newer.consumer, 'of a sequence');
+  PERFORM outbox_router.inbox_check_consumer(inbox_newer.consumer);
   PERFORM outbox_router.inbox_check_name('aggregate', inbox_newer.aggregate, 1000);
   IF inbox_newer.sequence IS NULL THEN
     RAISE 'the sequence is NULL' USING ERRCODE = '22023', HINT = 'Pass the version of the aggregate in this event.';
@@ -338,7 +347,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   is_newer boolean;
 BEGIN
-  PERFORM outbox_router.inbox_check(inbox_newer.consumer, 'of a sequence');
+  PERFORM outbox_router.inbox_check_consumer(inbox_newer.consumer);
   PERFORM outbox_router.inbox_check_name('aggregate', inbox_newer.aggregate, 1000);
   IF (length(inbox_newer.sequence) = 32 AND inbox_newer.sequence !~ '[^0-9a-f]') IS NOT TRUE THEN
     RAISE 'the sequence is not a text of 32 hexadecimal digits' USING ERRCODE = '22023',
@@ -390,7 +399,7 @@ DECLARE
   wanted constant interval := coalesce(inbox_configure.keep,
     (SELECT c.keep FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_configure.consumer), interval '14 days');
 BEGIN
-  PERFORM outbox_router.inbox_check(inbox_configure.consumer, 'of a setting');
+  PERFORM outbox_router.inbox_check_consumer(inbox_configure.consumer);
   IF inbox_configure.keep < interval '7 days' AND sender_window IS NULL THEN
     RAISE 'keep is %, less than 7 days', inbox_configure.keep USING ERRCODE = '22023',
       HINT = 'Pass sender_window too, how long the sender may repeat or replay an event; keep must be longer.';

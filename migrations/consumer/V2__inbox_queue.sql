@@ -129,7 +129,7 @@ DECLARE
   -- an index cannot be searched for a volatile function
   moment constant timestamptz := clock_timestamp();
 BEGIN
-  PERFORM outbox_router.inbox_check(me, 'of the queue');
+  PERFORM outbox_router.inbox_check_consumer(me);
   IF (max_events BETWEEN 1 AND 500) IS NOT TRUE THEN
     RAISE 'max_events is %', coalesce(max_events::text, 'NULL') USING ERRCODE = '22023', HINT = 'Pass 1 to 500.';
   END IF;
@@ -329,7 +329,7 @@ DECLARE
   positions bigint[];
   ended bigint;
 BEGIN
-  PERFORM outbox_router.inbox_check(inbox_done.consumer, 'of a batch');
+  PERFORM outbox_router.inbox_check_consumer(inbox_done.consumer);
   IF cardinality(inbox_done.event_ids) > 0 IS NOT TRUE THEN
     -- inbox_next returned nothing
     RETURN 0;

@@ -40,19 +40,23 @@ BEGIN
 END $$;
 
 -- Begins a request. new: do the work, in this transaction if there is no lease, and call idempotency_finish. Waits up to
--- max_wait for a request with the same key that is in progress, without a lock on its row.
+-- max_wait for a request with the same key that is in progress, without a lock on its row. With a token of the caller's own the
+-- call can be repeated if its answer was lost.
 CREATE FUNCTION outbox_router.idempotency_begin(
   scope text, key text, request_hash bytea, ttl interval DEFAULT '24 hours', max_wait interval DEFAULT '2 seconds',
   lease interval DEFAULT NULL,
-  OUT outcome text, OUT token uuid, OUT status integer, OUT headers jsonb, OUT body bytea, OUT retry_after interval
+  OUT outcome text, INOUT token uuid DEFAULT NULL, OUT status integer, OUT headers jsonb, OUT body bytea, OUT retry_after interval
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   give_up timestamptz;
+  own_token constant uuid := coalesce(idempotency_begin.token, gen_random_uuid());
   known outbox_router.idempotency_keys;
   locked boolean := false;
+  -- an assignment is faster than PERFORM
   counted bigint;
 BEGIN
+  token := NULL;
   IF (length(idempotency_begin.scope) BETWEEN 1 AND 255 AND length(idempotency_begin.key) BETWEEN 1 AND 255
     AND idempotency_begin.key !~ '[^ -~]') IS NOT TRUE THEN
     PERFORM outbox_router.idempotency_check(idempotency_begin.scope, idempotency_begin.key);
@@ -73,7 +77,7 @@ BEGIN
       hashtextextended(idempotency_begin.key, hashtextextended(idempotency_begin.scope, 1)));
     IF locked THEN
       INSERT INTO outbox_router.idempotency_keys AS k (scope, key, request_hash, token, lease_until, expires_at, forget_at)
-        VALUES (idempotency_begin.scope, idempotency_begin.key, idempotency_begin.request_hash, gen_random_uuid(),
+        VALUES (idempotency_begin.scope, idempotency_begin.key, idempotency_begin.request_hash, own_token,
           clock_timestamp() + lease, now() + ttl, now() + ttl + ttl)
         ON CONFLICT DO NOTHING RETURNING k.token INTO token;
       IF FOUND THEN
@@ -86,17 +90,18 @@ BEGIN
     IF NOT FOUND THEN
       -- not committed yet, or deleted since
       NULL;
-    ELSIF known.forget_at <= clock_timestamp() OR (known.status IS NULL AND known.lease_until <= clock_timestamp()
-      AND known.request_hash = idempotency_begin.request_hash)
+    ELSIF known.forget_at <= clock_timestamp() OR (known.status IS NULL AND known.request_hash = idempotency_begin.request_hash
+      AND known.lease_until IS NOT NULL AND (known.lease_until <= clock_timestamp() OR known.token = own_token))
     THEN
       -- A new request, unless its finish or another begin is faster. With another body it would repeat in other systems what the
       -- first one has begun.
       UPDATE outbox_router.idempotency_keys k
-        SET request_hash = idempotency_begin.request_hash, token = gen_random_uuid(),
+        SET request_hash = idempotency_begin.request_hash, token = own_token,
           lease_until = clock_timestamp() + lease, expires_at = now() + ttl, forget_at = now() + ttl + ttl,
           status = NULL, headers = NULL, body = NULL
         WHERE locked AND k.scope = idempotency_begin.scope AND k.key = idempotency_begin.key AND k.token = known.token
-          AND (k.forget_at <= clock_timestamp() OR (k.status IS NULL AND k.lease_until <= clock_timestamp()))
+          AND (k.forget_at <= clock_timestamp() OR (k.status IS NULL AND k.lease_until IS NOT NULL
+            AND (k.lease_until <= clock_timestamp() OR k.token = own_token)))
         RETURNING k.token INTO token;
       IF FOUND THEN
         outcome := 'new';
@@ -131,8 +136,8 @@ BEGIN
     ELSE nextval('outbox_router.idempotency_expired_total') END;
 END $$;
 
--- Stores the final response: true. A status of 500 or more frees the key instead, under a lease. False: the lease expired and
--- another request has the key; nothing was changed. Repeating a call that succeeded is true again.
+-- Stores the final response, and returns true, also when the call is repeated. A status of 500 or more frees the key instead,
+-- under a lease. False: the lease expired and another request has the key, or it was freed; nothing was changed.
 CREATE FUNCTION outbox_router.idempotency_finish(
   scope text, key text, token uuid, status integer, headers jsonb DEFAULT NULL, body bytea DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -154,13 +154,14 @@ const SIGNATURES: &str = r"
     SELECT format('| `%s(%s)` | `%s` |', p.proname, arguments.list, coalesce(results.list, pg_get_function_result(p.oid)))
     FROM pg_proc p,
       LATERAL (SELECT string_agg(
-          CASE WHEN n <= p.pronargs - p.pronargdefaults THEN one
+          CASE WHEN value IS NULL THEN one
             ELSE format('[%s]', one || coalesce(' = ' || replace(nullif(value, 'NULL'), '''', ''), '')) END, ', ' ORDER BY n) AS list
         FROM (SELECT n, p.proargnames[n] || ' ' || format_type(type, NULL) AS one,
             split_part(pg_get_function_arg_default(p.oid, n::integer), '::', 1) AS value
-          FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY AS of_type (type, n)) each) arguments,
+          FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]), p.proargmodes) WITH ORDINALITY AS of_type (type, mode, n)
+          WHERE mode IS NULL OR mode IN ('i', 'b')) each) arguments,
       LATERAL (SELECT string_agg(p.proargnames[n] || ' ' || format_type(type, NULL), ', ' ORDER BY n) AS list
-        FROM unnest(p.proallargtypes, p.proargmodes) WITH ORDINALITY AS of_type (type, mode, n) WHERE mode IN ('o', 't')) results
+        FROM unnest(p.proallargtypes, p.proargmodes) WITH ORDINALITY AS of_type (type, mode, n) WHERE mode IN ('o', 'b', 't')) results
     WHERE p.pronamespace = 'outbox_router'::regnamespace AND (has_function_privilege(current_database() || '_shipping', p.oid, 'EXECUTE')
       OR p.proname IN ('inbox_configure', 'inbox_forget_sequences', 'inbox_decide'))";
 

@@ -6,9 +6,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, GenericClient};
 
-use crate::Parameter;
+use crate::{Parameter, Token};
 
-const FINISH: &str = "SELECT outbox_router.idempotency_finish($1, $2, $3::uuid, $4, $5::jsonb, $6)";
+const FINISH: &str = "SELECT outbox_router.idempotency_finish($1, $2, $3, $4, $5::jsonb, $6)";
 
 /// A key of one caller for one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,21 +22,24 @@ pub struct IdempotencyKey {
 pub struct StoredResponse {
     /// 200 to 599.
     pub status: u16,
-    /// A JSON text.
+    /// A JSON text of your own, which a replay returns. The middleware stores an array of pairs: name and value.
     pub headers: Option<String>,
     /// Up to 16 MiB.
     pub body: Option<Vec<u8>>,
 }
 
-/// Names the request that has begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token(String);
-
-/// What `idempotency_begin` found.
+/// Whether this request does the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
-    /// This request does the work.
-    New(Token),
+    /// It does.
+    New,
+    /// It does not.
+    Known(KnownKey),
+}
+
+/// A key that is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KnownKey {
     /// The request was processed, with this response.
     Replay(StoredResponse),
     /// The key was used for another request.
@@ -70,7 +73,8 @@ impl IdempotencyKey {
         IdempotencyKey { scope: scope.into(), key: key.into() }
     }
 
-    /// Begins a request whose method, path and body have this hash of 16 to 64 bytes.
+    /// Begins a request whose method, path and body have this hash of 16 to 64 bytes. The `token` is a new one; with the same one
+    /// the call may be repeated if its answer was lost.
     ///
     /// # Errors
     /// Postgres refuses, for example a time outside of its bounds (22023), or with 40001 in stricter isolation than READ
@@ -78,37 +82,38 @@ impl IdempotencyKey {
     pub async fn begin(
         &self,
         client: &impl GenericClient,
+        token: Token,
         request_hash: &[u8],
         times: KeyTimes,
     ) -> Result<Begun, Error> {
-        // one round trip, and nothing that stays in the session
-        let sql = "SELECT outcome, token::text, status, headers::text, body, \
+        let sql = "SELECT outcome, status, headers::text, body, \
                    extract(epoch FROM retry_after)::float8 AS retry_after \
                    FROM outbox_router.idempotency_begin($1, $2, $3, make_interval(secs => $4), \
-                   make_interval(secs => $5), make_interval(secs => $6))";
+                   make_interval(secs => $5), make_interval(secs => $6), $7)";
         let lease = times.lease.map(|lease| lease.as_secs_f64());
-        let parameters: [Parameter<'_>; 6] = [
+        let parameters: [Parameter<'_>; 7] = [
             (&self.scope, Type::TEXT),
             (&self.key, Type::TEXT),
             (&request_hash, Type::BYTEA),
             (&times.ttl.as_secs_f64(), Type::FLOAT8),
             (&times.wait.as_secs_f64(), Type::FLOAT8),
             (&lease, Type::FLOAT8),
+            (&token.0, Type::UUID),
         ];
         let row = client.query_typed_one(sql, &parameters).await?;
-        Ok(match row.try_get("outcome")? {
-            "new" => Begun::New(Token(row.try_get("token")?)),
-            "replay" => Begun::Replay(StoredResponse {
+        Ok(Begun::Known(match row.try_get("outcome")? {
+            "new" => return Ok(Begun::New),
+            "replay" => KnownKey::Replay(StoredResponse {
                 status: u16::try_from(row.try_get::<_, i32>("status")?).unwrap_or(500),
                 headers: row.try_get("headers")?,
                 body: row.try_get("body")?,
             }),
-            "mismatch" => Begun::Mismatch,
-            "expired" => Begun::Expired,
-            _ => Begun::InProgress(
+            "mismatch" => KnownKey::Mismatch,
+            "expired" => KnownKey::Expired,
+            _ => KnownKey::InProgress(
                 Duration::try_from_secs_f64(row.try_get("retry_after")?).unwrap_or_default(),
             ),
-        })
+        }))
     }
 
     /// Stores the final response, or frees the key after a status of 500 or more under a lease. False: the lease has expired and
@@ -119,7 +124,7 @@ impl IdempotencyKey {
     pub async fn finish(
         &self,
         client: &impl GenericClient,
-        token: &Token,
+        token: Token,
         response: &StoredResponse,
     ) -> Result<bool, Error> {
         self.call_finish(client, token, response, FINISH).await
@@ -131,7 +136,7 @@ impl IdempotencyKey {
     pub(crate) async fn finish_or_fail(
         &self,
         client: &impl GenericClient,
-        token: &Token,
+        token: Token,
         response: &StoredResponse,
     ) -> Result<bool, Error> {
         let sql = format!("SELECT 1 / ({FINISH})::int = 1");
@@ -144,14 +149,14 @@ impl IdempotencyKey {
     async fn call_finish(
         &self,
         client: &impl GenericClient,
-        token: &Token,
+        token: Token,
         response: &StoredResponse,
         sql: &str,
     ) -> Result<bool, Error> {
         let parameters: [Parameter<'_>; 6] = [
             (&self.scope, Type::TEXT),
             (&self.key, Type::TEXT),
-            (&token.0, Type::TEXT),
+            (&token.0, Type::UUID),
             (&i32::from(response.status), Type::INT4),
             (&response.headers, Type::TEXT),
             (&response.body, Type::BYTEA),

@@ -29,14 +29,17 @@ pub mod idempotency;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 mod keys;
+mod lease;
 mod queue;
 #[cfg(any(feature = "kafka", feature = "tower"))]
 mod session;
+mod token;
 
 use std::time::SystemTime;
 
-pub use keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse, Token};
+pub use keys::{Begun, IdempotencyKey, KeyTimes, KnownKey, StoredResponse};
 pub use queue::QueuedEvent;
+pub use token::Token;
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, GenericClient, Row};
@@ -53,12 +56,22 @@ pub struct Inbox {
 /// What a claim found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// This transaction does the work.
+    /// The caller does the work.
     Fresh,
     /// The event was processed; with the JSON text of the result that was stored for it.
     Done(Option<String>),
     /// Somebody else has it: under a lease until then, or in the queue.
     Busy(Option<SystemTime>),
+}
+
+impl Claim {
+    fn of(row: &Row) -> Result<Self, Error> {
+        Ok(match row.try_get("outcome")? {
+            "fresh" => Claim::Fresh,
+            "done" => Claim::Done(row.try_get("result")?),
+            _ => Claim::Busy(row.try_get("busy_until")?),
+        })
+    }
 }
 
 impl Inbox {
@@ -74,12 +87,7 @@ impl Inbox {
     pub async fn claim(&self, client: &impl GenericClient, event_id: &str) -> Result<Claim, Error> {
         let sql = "SELECT outcome, result::text, busy_until FROM outbox_router.inbox_claim($1, $2)";
         let parameters: [Parameter<'_>; 2] = [(&self.consumer, Type::TEXT), (&event_id, Type::TEXT)];
-        let row = client.query_typed_one(sql, &parameters).await?;
-        Ok(match row.try_get("outcome")? {
-            "fresh" => Claim::Fresh,
-            "done" => Claim::Done(row.try_get("result")?),
-            _ => Claim::Busy(row.try_get("busy_until")?),
-        })
+        Claim::of(&client.query_typed_one(sql, &parameters).await?)
     }
 
     /// Claims up to 10,000 events in one round trip, and returns the fresh ones in the given order.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, GenericClient};
 
-use crate::{Inbox, Parameter};
+use crate::{Inbox, Parameter, Token};
 
 /// An event of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,10 +16,12 @@ pub struct QueuedEvent {
     pub payload: Vec<u8>,
     /// Its aggregate.
     pub aggregate: Option<String>,
+    /// Its sequence.
+    pub sequence: Option<String>,
     /// Counts from 1.
     pub attempt: i32,
     /// The token of the lease, if there is one.
-    pub token: Option<String>,
+    pub token: Option<Token>,
 }
 
 impl Inbox {
@@ -33,13 +35,15 @@ impl Inbox {
         event_id: &str,
         payload: &[u8],
         aggregate: Option<&str>,
+        sequence: Option<&str>,
     ) -> Result<bool, Error> {
-        let sql = "SELECT outbox_router.inbox_put($1, $2, $3, $4) = 'new'";
-        let parameters: [Parameter<'_>; 4] = [
+        let sql = "SELECT outbox_router.inbox_put($1, $2, $3, $4, $5) = 'new'";
+        let parameters: [Parameter<'_>; 5] = [
             (&self.consumer, Type::TEXT),
             (&event_id, Type::TEXT),
             (&payload, Type::BYTEA),
             (&aggregate, Type::TEXT),
+            (&sequence, Type::TEXT),
         ];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
@@ -54,7 +58,7 @@ impl Inbox {
         max_events: i32,
         lease: Option<Duration>,
     ) -> Result<Vec<QueuedEvent>, Error> {
-        let sql = "SELECT event_id, payload, aggregate, attempt, token::text \
+        let sql = "SELECT event_id, payload, aggregate, sequence, attempt, token \
                    FROM outbox_router.inbox_next($1, $2, make_interval(secs => $3))";
         let lease = lease.map(|lease| lease.as_secs_f64());
         let parameters: [Parameter<'_>; 3] =
@@ -66,8 +70,9 @@ impl Inbox {
                     id: row.try_get(0)?,
                     payload: row.try_get(1)?,
                     aggregate: row.try_get(2)?,
-                    attempt: row.try_get(3)?,
-                    token: row.try_get(4)?,
+                    sequence: row.try_get(3)?,
+                    attempt: row.try_get(4)?,
+                    token: row.try_get::<_, Option<_>>(5)?.map(Token),
                 })
             })
             .collect()
@@ -78,13 +83,15 @@ impl Inbox {
     /// # Errors
     /// As [`Inbox::claim`], and with 55000 for an event that was neither taken in this transaction nor has a token.
     pub async fn done(&self, client: &impl GenericClient, event: &QueuedEvent) -> Result<bool, Error> {
-        let sql = "SELECT outbox_router.inbox_done($1, $2::text, $3::uuid)";
+        let sql = "SELECT outbox_router.inbox_done($1, $2::text, $3)";
+        let token = event.token.map(|token| token.0);
         let parameters: [Parameter<'_>; 3] =
-            [(&self.consumer, Type::TEXT), (&event.id, Type::TEXT), (&event.token, Type::TEXT)];
+            [(&self.consumer, Type::TEXT), (&event.id, Type::TEXT), (&token, Type::UUID)];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 
     /// Puts an event off until its next attempt, or for good after 8. Without a lease: after a rollback, in a new transaction.
+    /// False: it was done before, or another worker has it.
     ///
     /// # Errors
     /// As [`Inbox::claim`].
@@ -93,15 +100,16 @@ impl Inbox {
         client: &impl GenericClient,
         event: &QueuedEvent,
         error: &str,
-    ) -> Result<(), Error> {
-        let sql = "SELECT outbox_router.inbox_fail($1, $2, $3, $4::uuid)::text";
+    ) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.inbox_fail($1, $2, $3, $4) IS NOT NULL";
+        let token = event.token.map(|token| token.0);
         let parameters: [Parameter<'_>; 4] = [
             (&self.consumer, Type::TEXT),
             (&event.id, Type::TEXT),
             (&error, Type::TEXT),
-            (&event.token, Type::TEXT),
+            (&token, Type::UUID),
         ];
-        client.query_typed_one(sql, &parameters).await.map(drop)
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 
     /// Returns those of these aggregates that have an event in the queue.

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
@@ -95,6 +96,18 @@ impl Drop for Open {
 /// not return exactly one row.
 pub(crate) fn lost_connection(error: &Error) -> bool {
     error.is_closed() || find_source(error, |source| source.is::<io::Error>().then_some(())).is_some()
+}
+
+/// Whether it may succeed when the transaction is repeated: connection lost, server going down, out of a resource, cancelled, or in
+/// conflict with another transaction.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    match error.code() {
+        None => lost_connection(error),
+        Some(code) => {
+            matches!(code.code().get(..2), Some("08" | "40" | "53" | "57"))
+                || *code == SqlState::LOCK_NOT_AVAILABLE
+        }
+    }
 }
 
 /// The first result for an error or one of its sources.

@@ -61,8 +61,3 @@ impl Failure {
         }
     }
 }
-
-/// Whether it may succeed when the request is repeated.
-pub(super) fn is_transient(error: &Error) -> bool {
-    Failure::of(error) != Failure::Refused || error.code() == Some(&SqlState::QUERY_CANCELED)
-}

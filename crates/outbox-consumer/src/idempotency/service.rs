@@ -14,13 +14,14 @@ use tokio_postgres::error::SqlState;
 use tower_service::Service;
 use tracing::Instrument;
 
-use super::failure::{Failure, is_transient};
+use super::failure::Failure;
 use super::problem::Problem;
 use super::request::Keyed;
 use super::transaction::{self, Transaction};
 use super::{Settings, response};
-use crate::keys::{Begun, IdempotencyKey, StoredResponse, Token};
-use crate::session::{BoxError, Open};
+use crate::keys::{Begun, IdempotencyKey, KnownKey, StoredResponse};
+use crate::session::{BoxError, Open, is_transient};
+use crate::token::Token;
 
 const REQUESTS: &str = "outbox_consumer_requests_total";
 const FAIL_OPEN: &str = "outbox_consumer_fail_open_total";
@@ -116,7 +117,7 @@ enum Start {
     /// The handler runs.
     Work(Work),
     /// The handler does not run.
-    Answer(Begun),
+    Answer(KnownKey),
 }
 
 /// What the handler's response belongs to.
@@ -140,7 +141,7 @@ where
     let Keyed { key, hash, parts, body } = keyed;
     let work = match begin(&settings, &key, &hash).await {
         Ok(Start::Work(work)) => work,
-        Ok(Start::Answer(begun)) => return Ok(settings.without_work(begun)),
+        Ok(Start::Answer(known)) => return Ok(settings.without_work(known)),
         Err(Failure::NoStore) if settings.fail_open => Work::Unkeyed,
         Err(failure) => {
             count(if failure == Failure::Conflict { "in_progress" } else { "unavailable" });
@@ -180,11 +181,13 @@ where
     problem
 }
 
-/// Begins the request. A session of a pool may have ended unnoticed, so a second one is tried.
+/// Begins the request. A session of a pool may have ended unnoticed, so a second one is tried, with the same token: the answer of
+/// the first may have been lost.
 async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result<Start, Failure> {
+    let token = Token::random();
     let tried = tokio::time::timeout(settings.times.wait + BEGIN_TIMEOUT, async {
-        match begin_once(settings, key, hash).await {
-            Err(Failure::NoStore) => begin_once(settings, key, hash).await,
+        match begin_once(settings, key, token, hash).await {
+            Err(Failure::NoStore) => begin_once(settings, key, token, hash).await,
             begun => begun,
         }
     });
@@ -194,7 +197,12 @@ async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result
     })
 }
 
-async fn begin_once(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result<Start, Failure> {
+async fn begin_once(
+    settings: &Settings,
+    key: &IdempotencyKey,
+    token: Token,
+    hash: &[u8],
+) -> Result<Start, Failure> {
     let session = settings.connect.session().await.map_err(|error| {
         tracing::error!(error, "no session for an idempotency key");
         Failure::to_connect(&*error)
@@ -206,27 +214,27 @@ async fn begin_once(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> R
     let times = settings.times;
     if let Some(lease) = times.lease {
         let until = Instant::now() + lease;
-        let begun = key.begin(&**session, hash, times).await.map_err(failure)?;
+        let begun = key.begin(&**session, token, hash, times).await.map_err(failure)?;
         return Ok(match begun {
-            Begun::New(token) => Start::Work(Work::Lease(token, until)),
-            other => Start::Answer(other),
+            Begun::New => Start::Work(Work::Lease(token, until)),
+            Begun::Known(known) => Start::Answer(known),
         });
     }
-    let (open, begun) = transaction::begin(session, key, hash, times).await.map_err(failure)?;
+    let (open, begun) = transaction::begin(session, key, token, hash, times).await.map_err(failure)?;
     Ok(match begun {
-        Begun::New(token) => Start::Work(Work::Transaction(Transaction::new(open), token)),
-        other => {
+        Begun::New => Start::Work(Work::Transaction(Transaction::new(open), token)),
+        Begun::Known(known) => {
             open.roll_back().await;
-            Start::Answer(other)
+            Start::Answer(known)
         }
     })
 }
 
 impl Settings {
     /// The answer of a request that is not new.
-    fn without_work<R: From<Bytes>>(&self, begun: Begun) -> Response<R> {
-        let (outcome, problem) = match begun {
-            Begun::Replay(stored) => match response::replayed(stored) {
+    fn without_work<R: From<Bytes>>(&self, known: KnownKey) -> Response<R> {
+        let (outcome, problem) = match known {
+            KnownKey::Replay(stored) => match response::replayed(stored) {
                 Ok(response) => {
                     count("replay");
                     return response;
@@ -236,9 +244,9 @@ impl Settings {
                     ("unavailable", Problem::internal("The stored response cannot be read"))
                 }
             },
-            Begun::InProgress(retry_after) => ("in_progress", Problem::in_progress(retry_after)),
-            Begun::Expired => ("expired", Problem::expired()),
-            Begun::Mismatch | Begun::New(_) => {
+            KnownKey::InProgress(retry_after) => ("in_progress", Problem::in_progress(retry_after)),
+            KnownKey::Expired => ("expired", Problem::expired()),
+            KnownKey::Mismatch => {
                 let unprocessable = self.unprocessable_mismatch;
                 let status =
                     if unprocessable { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::CONFLICT };
@@ -302,7 +310,7 @@ impl Settings {
                 Err(error) => {
                     tracing::error!(error, "no session to store the response to an idempotency key")
                 }
-                Ok(session) => match key.finish(&**session, &token, &stored).await {
+                Ok(session) => match key.finish(&**session, token, &stored).await {
                     Ok(true) => return Ok(()),
                     Ok(false) => {
                         let took_over =
@@ -336,9 +344,9 @@ async fn commit(
         return Err(Problem::internal("The transaction has ended"));
     };
     let committed = if (400..500).contains(&stored.status) {
-        commit_error(key, open, &token, &stored).await
+        commit_error(key, open, token, &stored).await
     } else {
-        transaction::finish_and_commit(key, open, &token, &stored).await
+        transaction::finish_and_commit(key, open, token, &stored).await
     };
     match committed {
         Ok(true) => Ok(()),
@@ -363,7 +371,7 @@ async fn commit(
 async fn commit_error(
     key: &IdempotencyKey,
     open: Open,
-    token: &Token,
+    token: Token,
     stored: &StoredResponse,
 ) -> Result<bool, tokio_postgres::Error> {
     let mut finished = key.finish(open.client(), token, stored).await;

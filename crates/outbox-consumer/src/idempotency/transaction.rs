@@ -7,8 +7,9 @@ use std::sync::Arc;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio_postgres::{Client, Error};
 
-use crate::keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse, Token};
+use crate::keys::{Begun, IdempotencyKey, KeyTimes, StoredResponse};
 use crate::session::{Open, Session};
+use crate::token::Token;
 
 /// The transaction of a request, in the request's extensions. It is committed when the handler has responded and its body has
 /// been read.
@@ -80,6 +81,7 @@ impl std::error::Error for TransactionEnded {}
 pub(super) async fn begin(
     session: Session,
     key: &IdempotencyKey,
+    token: Token,
     hash: &[u8],
     times: KeyTimes,
 ) -> Result<(Open, Begun), Error> {
@@ -89,7 +91,7 @@ pub(super) async fn begin(
     let (opened, begun, saved) = tokio::join!(
         biased;
         client.batch_execute("BEGIN"),
-        key.begin(client, hash, times),
+        key.begin(client, token, hash, times),
         client.batch_execute("SAVEPOINT outbox_consumer_handler"),
     );
     opened?;
@@ -103,7 +105,7 @@ pub(super) async fn begin(
 pub(super) async fn finish_and_commit(
     key: &IdempotencyKey,
     open: Open,
-    token: &Token,
+    token: Token,
     response: &StoredResponse,
 ) -> Result<bool, Error> {
     let session = open.session();

@@ -229,7 +229,7 @@ impl<H: Handler> Worker<H> {
         let mut put = 0;
         for event in held {
             let (json, aggregate) = (event.to_json(), event.aggregate());
-            let new = self.inbox.put(open.client(), &event.id, &json, aggregate.as_deref()).await;
+            let new = self.inbox.put(open.client(), &event.id, &json, aggregate.as_deref(), None).await;
             put += u64::from(new.map_err(|error| match Failed::of(error, None) {
                 Failed::Refused(error, _) => Failed::Refused(error, Some(event)),
                 failed => failed,

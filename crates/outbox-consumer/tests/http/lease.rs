@@ -45,6 +45,16 @@ async fn under_a_lease_a_5xx_or_a_panic_frees_the_key() {
     assert_eq!(server.runs(), 4);
 }
 
+/// The key was leased for nobody, if the request did not begin again with the same token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_begin_was_not_answered_runs() {
+    let server = server(MINUTE, Duration::ZERO).await;
+    server.lose_next_answer();
+    assert_eq!(server.post("/ok", "k", "e").await.status, 201);
+    assert!(server.post("/ok", "k", "e").await.replayed());
+    assert_eq!((server.runs(), server.database.effects("e").await), (1, 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_is_stored_when_the_store_is_back() {
     let server = server(MINUTE, Duration::ZERO).await;

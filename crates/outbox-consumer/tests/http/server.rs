@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::Database;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     released: watch::Sender<bool>,
     /// Refuses connections of the middleware.
     store_is_gone: AtomicBool,
+    /// The answer to the next begin of a request does not arrive.
+    loses_answer: AtomicBool,
 }
 
 pub(crate) struct Server {
@@ -48,6 +51,35 @@ async fn connect(url: &str) -> Result<Box<Client>, tokio_postgres::Error> {
     Ok(Box::new(client))
 }
 
+/// A connection that ends instead of passing on the outcome of a begin.
+async fn connect_once(url: &str) -> Result<Box<Client>, tokio_postgres::Error> {
+    let config: tokio_postgres::Config = url.parse()?;
+    let Some(Host::Tcp(host)) = config.get_hosts().first() else { panic!("{url}") };
+    let server = TcpStream::connect((host.as_str(), config.get_ports()[0])).await.unwrap();
+    let (end, middle) = tokio::io::duplex(1 << 16);
+    let ((mut requests, mut to_client), (mut answers, mut to_server)) =
+        (tokio::io::split(middle), server.into_split());
+    tokio::spawn(async move {
+        let pass_answers = async {
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(read @ 1..) = answers.read(&mut bytes).await {
+                // as the value of a column
+                if bytes[..read].windows(7).any(|seven| seven == b"\0\0\0\x03new") {
+                    return;
+                }
+                to_client.write_all(&bytes[..read]).await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = pass_answers => {}
+            _ = tokio::io::copy(&mut requests, &mut to_server) => {}
+        }
+    });
+    let (client, connection) = config.connect_raw(end, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(Box::new(client))
+}
+
 impl Server {
     /// The sessions of the middleware have these `options` of a connection string.
     pub(crate) async fn start(options: &str, set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Self {
@@ -57,13 +89,15 @@ impl Server {
             runs: AtomicU32::new(0),
             released: watch::Sender::new(false),
             store_is_gone: AtomicBool::new(false),
+            loses_answer: AtomicBool::new(false),
         });
         let store = Arc::clone(&shared);
         let url = format!("{}?application_name=middleware{options}", database.url());
         let connect = move || {
             let gone = store.store_is_gone.load(Ordering::Relaxed);
             let url = if gone { "postgres://x@127.0.0.1:1/x".to_owned() } else { url.clone() };
-            async move { connect(&url).await }
+            let loses_answer = store.loses_answer.swap(false, Ordering::Relaxed);
+            async move { if loses_answer { connect_once(&url).await } else { connect(&url).await } }
         };
         let scope = |request: &axum::http::request::Parts| {
             let caller = request.headers.get("user")?.to_str().ok()?;
@@ -90,6 +124,10 @@ impl Server {
 
     pub(crate) fn take_store_away(&self, away: bool) {
         self.shared.store_is_gone.store(away, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lose_next_answer(&self) {
+        self.shared.loses_answer.store(true, Ordering::Relaxed);
     }
 
     /// Waits until the handler has been called this often.

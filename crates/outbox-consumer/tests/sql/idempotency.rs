@@ -111,6 +111,27 @@ async fn under_a_lease_a_crash_frees_the_key_later_and_a_5xx_at_once() {
     assert_eq!((outcome.as_str(), finished.as_str()), ("replay", "t"));
 }
 
+/// The answer to the first call was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_begin_may_be_repeated_with_a_token_of_its_own() {
+    let database = Database::new().await;
+    let session = database.session().await;
+    let with = |token: u32, lease: &str| {
+        format!(", lease => {lease}, max_wait => '0', token => '00000000-0000-4000-8000-00000000000{token}'")
+    };
+    let lease = "'1 min'";
+    let first = token(&session, &with(1, lease)).await;
+    assert_eq!(token(&session, &with(1, lease)).await, first);
+    assert_eq!(begin(&session, "a", &with(2, lease)).await, "in_progress");
+    assert_eq!(begin(&session, "b", &with(1, lease)).await, "mismatch");
+    assert_eq!(finish(&session, &first, 200).await, "t");
+    assert_eq!(begin(&session, "a", &with(1, lease)).await, "replay");
+    // without a lease a lost answer means that nothing was committed
+    session.ok("DELETE FROM outbox_router.idempotency_keys").await;
+    assert_eq!(begin(&session, "a", &with(1, "NULL")).await, "new");
+    assert_eq!(begin(&session, "a", &with(1, "NULL")).await, "in_progress");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_expires_and_is_new_after_as_long_again() {
     let database = Database::new().await;

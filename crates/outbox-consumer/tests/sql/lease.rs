@@ -143,3 +143,24 @@ async fn leases_and_tokens_are_checked() {
     let large = "SELECT outbox_router.inbox_finish('shipping', 'e', gen_random_uuid(), to_jsonb(repeat('x', 20000000)))";
     assert_eq!(session.fails(large).await, "22023");
 }
+
+/// The answer to the first call was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_may_be_repeated_with_a_token_of_its_own() {
+    let database = Database::new().await;
+    let (session, other) = (database.session().await, database.session().await);
+    let token = "00000000-0000-4000-8000-000000000001";
+    let call = |token: &str| {
+        format!(
+            "SELECT outcome, token, busy_until > now() FROM outbox_router.inbox_start('shipping', 'e', '1 min', '{token}')"
+        )
+    };
+    let fresh = format!("fresh|{token}|t");
+    assert_eq!(session.ok(&call(token)).await, fresh);
+    assert_eq!(other.ok(&call(token)).await, fresh);
+    assert_eq!(session.ok(&call(&token.replace('1', "2"))).await, "busy||t");
+    expire(&session).await;
+    assert_eq!(session.ok(&call(token)).await, fresh);
+    assert_eq!(session.ok(&finish(token)).await, "t");
+    assert_eq!(session.ok(&call(token)).await, "done||");
+}

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use outbox_consumer::{Begun, Claim, IdempotencyKey, Inbox, KeyTimes, StoredResponse};
+use outbox_consumer::{Begun, Claim, IdempotencyKey, Inbox, KeyTimes, KnownKey, StoredResponse, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_postgres::{Client, Config, NoTls};
@@ -83,6 +83,8 @@ async fn read_rest(from: &mut TcpStream, message: &mut Vec<u8>) -> io::Result<()
     from.read_exact(&mut message[4..]).await.map(drop)
 }
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_call_may_run_in_another_session() {
     let database = Database::new().await;
@@ -100,18 +102,40 @@ async fn each_call_may_run_in_another_session() {
     assert!(inbox.newer(&client, "order", 1).await.unwrap());
     assert!(!inbox.newer(&client, "order", 1).await.unwrap());
 
-    let minute = Some(Duration::from_secs(60));
-    assert!(inbox.put(&client, "c", b"{}", None).await.unwrap());
+    let minute = Some(MINUTE);
+    assert!(inbox.put(&client, "c", b"{}", None, Some("7")).await.unwrap());
     let next = inbox.next(&client, 10, minute).await.unwrap();
+    assert_eq!((next[0].sequence.as_deref(), next[0].attempt), (Some("7"), 1));
     assert_eq!(next.iter().map(|event| event.id.as_str()).collect::<Vec<_>>(), ["c"]);
     assert!(inbox.next(&client, 10, minute).await.unwrap().is_empty());
+    assert!(inbox.fail(&client, &next[0], "busy").await.unwrap());
+    assert!(!inbox.fail(&client, &next[0], "busy").await.unwrap(), "it has no lease any more");
+    assert!(!inbox.done(&client, &next[0]).await.unwrap());
+
+    let (token, other) = (Token::random(), Token::random());
+    for _ in 0..2 {
+        assert_eq!(
+            inbox.start(&client, "d", token, MINUTE).await.unwrap(),
+            Claim::Fresh,
+            "the answer was lost"
+        );
+    }
+    assert!(matches!(inbox.start(&client, "d", other, MINUTE).await.unwrap(), Claim::Busy(Some(_))));
+    assert!(inbox.extend(&client, "d", token, MINUTE).await.unwrap().is_some());
+    assert_eq!(inbox.extend(&client, "d", other, MINUTE).await.unwrap(), None);
+    assert!(!inbox.finish(&client, "d", other, None).await.unwrap());
+    assert!(inbox.finish(&client, "d", token, Some("7")).await.unwrap());
+    assert_eq!(inbox.start(&client, "d", other, MINUTE).await.unwrap(), Claim::Done(Some("7".to_owned())));
 
     let (key, times) =
         (IdempotencyKey::new("pooled", "k"), KeyTimes { lease: minute, ..KeyTimes::default() });
-    let Begun::New(token) = key.begin(&client, &[0; 32], times).await.unwrap() else { panic!("not new") };
+    assert_eq!(key.begin(&client, token, &[0; 32], times).await.unwrap(), Begun::New);
     let response = StoredResponse { status: 201, ..StoredResponse::default() };
-    assert!(key.finish(&client, &token, &response).await.unwrap());
-    assert_eq!(key.begin(&client, &[0; 32], times).await.unwrap(), Begun::Replay(response));
+    assert!(key.finish(&client, token, &response).await.unwrap());
+    assert_eq!(
+        key.begin(&client, other, &[0; 32], times).await.unwrap(),
+        Begun::Known(KnownKey::Replay(response))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
