@@ -126,6 +126,8 @@ DECLARE
   batch_token uuid;
   given_up bigint;
   wanted integer := max_events;
+  -- rows above are not handed out
+  settled bigint := 9223372036854775807;
   -- an index cannot be searched for a volatile function
   moment constant timestamptz := clock_timestamp();
 BEGIN
@@ -142,12 +144,17 @@ BEGIN
   IF in_order THEN
     -- each takes an advisory lock, of which a server has a limited number
     wanted := least(wanted, 100);
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+      -- What is committed after the snapshot stays invisible. Below this no earlier row of an aggregate can be.
+      settled := coalesce((SELECT m.next_position FROM outbox_router.inbox_marks m
+        WHERE m.consumer = me AND m.next_xid <= pg_snapshot_xmin(pg_current_snapshot()) ORDER BY m.id DESC LIMIT 1), 0);
+    END IF;
   END IF;
   SELECT * INTO mark FROM outbox_router.inbox_mark(me);
 
   picked := ARRAY(
     SELECT q.ctid FROM outbox_router.inbox_queue q
-      WHERE q.consumer = me AND q.due_at >= mark.from_due AND q.due_at <= moment
+      WHERE q.consumer = me AND q.due_at >= mark.from_due AND q.due_at <= moment AND q.position < settled
         AND (NOT in_order OR q.aggregate IS NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
           WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.due_at >= mark.from_due AND e.position < q.position))
       ORDER BY q.due_at LIMIT wanted FOR UPDATE OF q SKIP LOCKED);
@@ -166,7 +173,7 @@ BEGIN
   IF cardinality(picked) < wanted THEN
     fresh := ARRAY(
       SELECT q.ctid FROM outbox_router.inbox_queue q
-        WHERE q.consumer = me AND q.position >= mark.from_position AND q.due_at IS NULL
+        WHERE q.consumer = me AND q.position >= mark.from_position AND q.position < settled AND q.due_at IS NULL
           AND (NOT in_order OR q.aggregate IS NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
             WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.due_at >= mark.from_due AND e.position <> q.position
           ) AND NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
@@ -237,8 +244,8 @@ BEGIN
     from_due := '-infinity';
     next_due_at := '-infinity';
   END IF;
-  -- The snapshots of these statements must follow one another, and the transaction must get its id below.
-  IF current_setting('transaction_isolation') <> 'read committed' OR pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  -- The transaction must get its id below.
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RETURN;
   END IF;
   IF pg_snapshot_xmin(pg_current_snapshot()) >= last.next_xid THEN

@@ -262,6 +262,40 @@ async fn an_event_of_the_newest_transaction_is_found() {
     }
 }
 
+/// Two events of an aggregate are put by transactions that overlap, and committed in the other order. The snapshot of a worker lies
+/// between: it must not take the second while another has the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_stricter_isolation_no_event_overtakes_one_that_is_not_visible() {
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let database = Database::new().await;
+        let (late, session, worker) =
+            (database.session().await, database.session().await, database.session().await);
+        let old = "UPDATE outbox_router.inbox_marks SET set_at = set_at - interval '1 s'";
+        // the consumer is known
+        assert_eq!(next(&session, "NULL").await, "");
+        late.ok("BEGIN").await;
+        put(&late, "first", "a").await;
+        put(&session, "second", "a").await;
+        worker.ok(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM effects")).await;
+        late.ok("COMMIT").await;
+        assert_eq!(next(&session, "'1 min'").await, "first");
+        let sql = "SELECT event_id FROM outbox_router.inbox_next('c', 10, '1 min')";
+        let taken = worker.ask(sql).await.unwrap_or_else(|code| code);
+        assert!(["", "40001"].contains(&taken.as_str()), "{level}: {taken}");
+        worker.ok("ROLLBACK").await;
+        // workers of one isolation level, which set the marks themselves
+        session.ok("UPDATE outbox_router.inbox_queue SET due_at = 'infinity' WHERE event_id = 'first'").await;
+        put(&session, "third", "b").await;
+        session.ok(&format!("SET default_transaction_isolation = '{level}'")).await;
+        let mut taken = String::new();
+        while taken.is_empty() {
+            session.ok(old).await;
+            taken = next(&session, "'1 min'").await;
+        }
+        assert_eq!(taken, "third", "{level}");
+    }
+}
+
 /// Workers have moved the mark while no position had been drawn.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_event_of_all_is_found_by_workers_that_were_idle() {
