@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaResult;
+use rdkafka::{ClientContext, TopicPartitionList};
 
 /// Topic and partition.
 pub(super) type Partition = (String, i32);
@@ -30,7 +31,7 @@ impl ConsumerContext for Assignment {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, assigned) = &mut *numbers;
-        let partitions = |list: &rdkafka::TopicPartitionList| -> Vec<Partition> {
+        let partitions = |list: &TopicPartitionList| -> Vec<Partition> {
             list.elements().iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
         };
         match rebalance {
@@ -44,6 +45,15 @@ impl ConsumerContext for Assignment {
                 }
             }
             Rebalance::Error(_) => assigned.clear(),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        if let Err(error) = result {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "offsets were not committed, and are later"
+            );
         }
     }
 }

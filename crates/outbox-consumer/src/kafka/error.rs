@@ -57,6 +57,12 @@ impl ConsumeError {
         ConsumeError { what, source: None }
     }
 
+    pub(super) fn session(error: BoxError) -> Self {
+        let what = "Postgres refuses the session: correct the user, the password or the name of the database"
+            .to_owned();
+        Self::new(what, error)
+    }
+
     pub(super) fn panicked() -> Self {
         let what = "the handler panicked: its message is in the log of the process".to_owned();
         ConsumeError { what, source: None }

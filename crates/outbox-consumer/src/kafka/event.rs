@@ -47,6 +47,11 @@ impl Event {
         Some(Event { id, ..event })
     }
 
+    /// The bytes of key and value.
+    pub(super) fn size(&self) -> usize {
+        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len)
+    }
+
     /// The text of the first header of this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -30,9 +30,9 @@
 //! ```
 //!
 //! ```text
-//!  take a batch            what has arrived, without what a rebalance has taken away meanwhile
-//!    for each partition    one transaction: claim the ids, handle the fresh events, COMMIT
-//!  commit the offsets      before the next poll, so that Kafka refuses them if another member has the partitions by now
+//!  receive                 what has arrived, into a buffer for each partition
+//!    for each partition    one transaction at a time: claim the ids, handle the fresh events, COMMIT
+//!  store the offset        when a partition's transaction is committed; Kafka gets it within a second, and at the end
 //! ```
 //!
 //! What was committed to Postgres and not to Kafka arrives again, and its ids are no longer fresh. Only committed transactions
@@ -41,6 +41,7 @@
 //! Metrics: `outbox_consumer_claims_total{outcome}` and `outbox_consumer_parked_total`.
 
 mod assignment;
+mod buffers;
 mod counters;
 mod error;
 mod event;
@@ -97,7 +98,7 @@ impl std::fmt::Debug for KafkaConsumer {
 
 impl KafkaConsumer {
     /// `config` needs `bootstrap.servers` and `group.id`. `isolation.level`, `enable.auto.commit` and `enable.auto.offset.store`
-    /// are set here, and `auto.offset.reset` to `earliest` unless it is set. `connect` opens a session, for one partition at a
+    /// are set here, and unless they are set `auto.offset.reset` to `earliest` and `auto.commit.interval.ms` to 1000. `connect` opens a session, for one partition at a
     /// time, and with [`KafkaConsumer::park`] one for parked events. The id of an event must be unique in all topics.
     pub fn new<C, F, S, E>(config: ClientConfig, topics: &[&str], inbox: Inbox, connect: C) -> Self
     where
@@ -127,7 +128,8 @@ impl KafkaConsumer {
         self
     }
 
-    /// The largest batch, 1 to 10,000 events; 500 by default. It must be handled within `max.poll.interval.ms`.
+    /// The largest batch of a partition, 1 to 10,000 events; 500 by default. It ends earlier at 16 MiB, or when no more events have
+    /// arrived.
     #[must_use]
     pub fn max_events(mut self, events: usize) -> Self {
         self.max_events = events.clamp(1, 10_000);

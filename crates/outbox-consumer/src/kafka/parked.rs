@@ -64,7 +64,7 @@ impl<H: Handler> Worker<H> {
             }
         };
         let reason = reason(&failed);
-        if matches!(failed, Failed::Transient(_)) {
+        if matches!(failed, Failed::Transient(_) | Failed::NoSession(_)) {
             return Err(reason);
         }
         tracing::warn!(error = reason, event = place(&event), "a parked event failed again");
@@ -74,6 +74,7 @@ impl<H: Handler> Worker<H> {
 
     async fn put_off(&self, queued: &QueuedEvent, error: &str) -> Result<(), String> {
         let open = self.open().await.map_err(|failed| reason(&failed))?;
+        // false: an operator has decided meanwhile
         self.inbox.fail(open.client(), queued, error).await.map_err(|error| error.to_string())?;
         self.commit(open).await.map_err(|failed| reason(&failed))
     }
@@ -81,7 +82,7 @@ impl<H: Handler> Worker<H> {
 
 fn reason(failed: &Failed<'_>) -> String {
     match failed {
-        Failed::Transient(error) | Failed::Handler(_, error) => error.to_string(),
+        Failed::Transient(error) | Failed::NoSession(error) | Failed::Handler(_, error) => error.to_string(),
         Failed::Commit(error) | Failed::Refused(error, _) => error.to_string(),
         Failed::Ended(_) => "the handler has ended the transaction".to_owned(),
         Failed::Swallowed(_) => "a statement failed, and the handler returned no error".to_owned(),

@@ -15,7 +15,7 @@ use super::error::{ConsumeError, place, range};
 use super::event::Event;
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
-use crate::session::{BoxError, Connect, Open, Session, find_source, lost_connection};
+use crate::session::{BoxError, Connect, Open, Session, find_source, is_transient};
 
 /// Leaves a setting that ends with the transaction. The functions of the queue look several times, so their snapshots must follow
 /// one another.
@@ -48,6 +48,8 @@ pub(super) enum Outcome {
 pub(super) enum Failed<'a> {
     /// The database is away, or another transaction was in the way.
     Transient(BoxError),
+    /// Postgres refuses the user, the password or the database.
+    NoSession(BoxError),
     Handler(&'a Event, BoxError),
     /// The transaction cannot be committed. The event is known if each one was checked.
     Swallowed(Option<&'a Event>),
@@ -70,6 +72,15 @@ impl<'a> Failed<'a> {
         }
     }
 
+    /// Of `connect`: it tells by its sources whether Postgres will refuse again.
+    fn to_connect(error: BoxError) -> Self {
+        let refused = find_source(&*error, |source| {
+            let code = source.downcast_ref::<Error>()?.code()?.code();
+            matches!(code.get(..2), Some("28" | "3D")).then_some(())
+        });
+        if refused.is_some() { Failed::NoSession(error) } else { Failed::Transient(error) }
+    }
+
     pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError) -> Self {
         let transient = find_source(&*error, |source| {
             // a statement that always takes too long must not be tried for ever
@@ -81,17 +92,6 @@ impl<'a> Failed<'a> {
             Failed::Transient(error)
         } else {
             Failed::Handler(event, error)
-        }
-    }
-}
-
-/// Connection lost, server going down, out of a resource, cancelled, or in conflict with another transaction.
-fn is_transient(error: &Error) -> bool {
-    match error.code() {
-        None => lost_connection(error),
-        Some(code) => {
-            matches!(code.code().get(..2), Some("08" | "40" | "53" | "57"))
-                || *code == SqlState::LOCK_NOT_AVAILABLE
         }
     }
 }
@@ -154,6 +154,7 @@ impl<H: Handler> Worker<H> {
             in_a_row += 1;
             match failed {
                 Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
+                Failed::NoSession(error) => return Err(ConsumeError::session(error)),
                 Failed::Refused(error, None) => return Err(ConsumeError::database(&range(events), error)),
                 Failed::Refused(error, Some(event)) => {
                     return Err(ConsumeError::database(&place(event), error));
@@ -264,7 +265,7 @@ impl<H: Handler> Worker<H> {
         let known = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let session = match known.filter(|session| !session.is_closed()) {
             Some(session) => session,
-            None => Arc::new(self.connect.session().await.map_err(Failed::Transient)?),
+            None => Arc::new(self.connect.session().await.map_err(Failed::to_connect)?),
         };
         let open = Open::new(session);
         open.client().batch_execute(BEGIN).await.map_err(|error| Failed::of(error, None))?;

@@ -1,58 +1,41 @@
-//! The loop: take a batch, process it, commit its offsets.
+//! The loop: receives events, processes the partitions in parallel, and stores the offsets of batches that were committed.
 
-use std::collections::BTreeMap;
-use std::pin::pin;
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::{Message, Offset, TopicPartitionList};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::{Message, TopicPartitionList};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 
 use super::assignment::{Assignment, Partition};
+use super::buffers::{Batch, Buffers};
 use super::error::ConsumeError;
 use super::event::Event;
 use super::partition::{Outcome, Worker};
 use super::{Handler, KafkaConsumer};
 
-type Batch = BTreeMap<Partition, Vec<Event>>;
-
-/// What was taken at once.
-struct Taken {
-    batch: Batch,
-    /// The error that ends the loop once the batch was processed.
-    error: Option<ConsumeError>,
-}
+/// How long nothing is received because a partition has a full buffer. Then it is paused, so that the others go on: that costs what
+/// librdkafka has fetched of it.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 impl KafkaConsumer {
-    /// Consumes until `stop` completes, and then ends the batch that it has begun.
+    /// Consumes until `stop` completes, and then ends the batches that it has begun.
     ///
     /// While Kafka or Postgres is away it waits, and says so in the log.
     ///
     /// # Errors
     /// The configuration or a right is missing; a handler keeps failing, unless such events are parked; a handler has swallowed
-    /// the error of a statement; an event has no id; or Postgres refuses a batch.
+    /// the error of a statement; an event has no id; or Postgres refuses the session or a batch.
     pub async fn run<H: Handler>(
         self,
         handler: H,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), ConsumeError> {
-        let mut config = self.config.clone();
-        config.set("isolation.level", "read_committed");
-        config.set("enable.auto.commit", "false");
-        config.set("enable.auto.offset.store", "false");
-        if config.get("auto.offset.reset").is_none() {
-            config.set("auto.offset.reset", "earliest");
-        }
-        let no_consumer = |error| ConsumeError::kafka("the consumer cannot be created", error);
-        let consumer: StreamConsumer<Assignment> =
-            config.create_with_context(Assignment::default()).map_err(no_consumer)?;
-        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&topics).map_err(no_consumer)?;
-        let consumer = Arc::new(consumer);
-
+        let consumer = self.subscribe()?;
         let (stopping, stopped) = watch::channel(false);
         let worker = Arc::new(Worker::new(handler, &self, stopped));
         let mut parked = JoinSet::new();
@@ -60,150 +43,228 @@ impl KafkaConsumer {
             let worker = Arc::clone(&worker);
             parked.spawn(async move { worker.retry_parked().await });
         }
-        let mut stop = pin!(stop);
-        let result = loop {
-            let taken = tokio::select! {
-                biased;
-                () = &mut stop => break Ok(()),
-                // it ends only by a panic of the handler
-                Some(_) = parked.join_next() => break Err(ConsumeError::panicked()),
-                taken = self.take(&consumer) => taken,
-            };
-            let Taken { batch, error } = taken;
-            let mut processed = pin!(self.process(&worker, batch));
-            let (offsets, result) = tokio::select! {
-                biased;
-                () = &mut stop => {
-                    stopping.send_replace(true);
-                    processed.await
-                }
-                done = &mut processed => done,
-            };
-            commit(&consumer, offsets).await;
-            let result = result.and(error.map_or(Ok(()), Err));
-            if result.is_err() || *stopping.borrow() {
-                break result;
-            }
+        let mut consuming = Consuming {
+            consumer,
+            worker,
+            buffers: Buffers::new(self.max_events),
+            batches: JoinSet::new(),
+            full_since: None,
+            invalid: None,
+            settings: self,
+        };
+        let result = tokio::select! {
+            biased;
+            () = stop => Ok(()),
+            // it ends only by a panic of the handler
+            Some(_) = parked.join_next() => Err(ConsumeError::panicked()),
+            error = consuming.run() => Err(error),
         };
         stopping.send_replace(true);
+        let ended = consuming.end_batches().await;
         while parked.join_next().await.is_some() {}
-        // leaves the group, which may take a moment
-        let left = tokio::task::spawn_blocking(move || drop(consumer)).await;
-        result.and(left.map_err(|_| ConsumeError::panicked()))
+        // commits and leaves the group, which may take a moment
+        let left = tokio::task::spawn_blocking(move || drop(consuming.consumer)).await;
+        result.and(ended).and(left.map_err(|_| ConsumeError::panicked()))
     }
 
-    /// Waits for a record, and takes those that have arrived with it. An error ends the batch; what arrived before it is still
-    /// processed.
-    async fn take(&self, consumer: &StreamConsumer<Assignment>) -> Taken {
-        let mut taken: Vec<(Partition, u64, Event)> = Vec::new();
-        let mut stops = None;
-        while stops.is_none() && taken.len() < self.max_events {
-            let received = if taken.is_empty() {
-                consumer.recv().await
-            } else {
-                match tokio::time::timeout(Duration::ZERO, consumer.recv()).await {
-                    Ok(received) => received,
-                    Err(_) => break,
-                }
-            };
-            let record = match received {
-                Ok(record) => record,
-                Err(error) => {
-                    stops = self.judge(consumer, error).err();
-                    continue;
-                }
-            };
-            let partition = (record.topic().to_owned(), record.partition());
-            let Some(number) = consumer.context().number(&partition) else {
-                continue;
-            };
-            let Some(event) = Event::from_record(&record, &self.id_header) else {
-                let place =
-                    format!("the record at offset {} of {}-{}", record.offset(), partition.0, partition.1);
-                stops = Some(ConsumeError::no_id(&place, &self.id_header));
-                continue;
-            };
-            taken.push((partition, number, event));
-        }
-        let mut batch = Batch::new();
-        for (partition, number, event) in taken {
-            // a rebalance may have come in between
-            if consumer.context().number(&partition) == Some(number) {
-                batch.entry(partition).or_default().push(event);
+    fn subscribe(&self) -> Result<StreamConsumer<Assignment>, ConsumeError> {
+        let mut config = self.config.clone();
+        config.set("isolation.level", "read_committed");
+        // librdkafka commits the offsets that are stored here: again if that failed, before a rebalance, and at the end
+        config.set("enable.auto.commit", "true");
+        config.set("enable.auto.offset.store", "false");
+        for (name, value) in [("auto.offset.reset", "earliest"), ("auto.commit.interval.ms", "1000")] {
+            if config.get(name).is_none() {
+                config.set(name, value);
             }
         }
-        Taken { batch, error: stops }
-    }
-
-    /// Whether the loop goes on after an error of a poll.
-    fn judge(&self, consumer: &StreamConsumer<Assignment>, error: KafkaError) -> Result<(), ConsumeError> {
-        let definite = matches!(
-            error.rdkafka_error_code(),
-            Some(
-                RDKafkaErrorCode::TopicAuthorizationFailed
-                    | RDKafkaErrorCode::GroupAuthorizationFailed
-                    | RDKafkaErrorCode::ClusterAuthorizationFailed
-                    | RDKafkaErrorCode::SaslAuthenticationFailed
-            )
-        );
-        if definite || consumer.client().fatal_error().is_some() {
-            return Err(ConsumeError::kafka("Kafka refuses the consumer", error));
-        }
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "Kafka is not available, or a topic is missing"
-        );
-        Ok(())
-    }
-
-    /// Processes the partitions of a batch in parallel, and returns the offsets of those that were committed.
-    async fn process<H: Handler>(
-        &self,
-        worker: &Arc<Worker<H>>,
-        batch: Batch,
-    ) -> (TopicPartitionList, Result<(), ConsumeError>) {
-        let permits = Arc::new(Semaphore::new(self.parallel));
-        let mut partitions = JoinSet::new();
-        for (partition, events) in batch {
-            let (worker, permits) = (Arc::clone(worker), Arc::clone(&permits));
-            partitions.spawn(async move {
-                // never closed
-                let _permit = permits.acquire().await;
-                let next = events.last().map_or(0, |event| event.offset + 1);
-                (partition, next, worker.process(&events).await)
-            });
-        }
-        let (mut offsets, mut result) = (TopicPartitionList::new(), Ok(()));
-        while let Some(done) = partitions.join_next().await {
-            match done {
-                Ok(((topic, partition), next, Ok(Outcome::Committed))) => {
-                    if let Err(error) = offsets.add_partition_offset(&topic, partition, Offset::Offset(next))
-                    {
-                        result = Err(ConsumeError::kafka("an offset is invalid", error));
-                    }
-                }
-                Ok((_, _, Ok(Outcome::Interrupted))) => {}
-                Ok((_, _, Err(error))) => result = Err(error),
-                Err(_) => result = Err(ConsumeError::panicked()),
-            }
-        }
-        (offsets, result)
+        let no_consumer = |error| ConsumeError::kafka("the consumer cannot be created", error);
+        let consumer: StreamConsumer<Assignment> =
+            config.create_with_context(Assignment::default()).map_err(no_consumer)?;
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(no_consumer)?;
+        Ok(consumer)
     }
 }
 
-/// Commits offsets before the next poll, so that Kafka refuses them if the partitions have been given to another member. What
-/// is not committed arrives again and is not fresh.
-async fn commit(consumer: &Arc<StreamConsumer<Assignment>>, offsets: TopicPartitionList) {
-    if offsets.count() == 0 {
+/// What a poll returned.
+enum Received {
+    Event(Partition, Event),
+    /// It has no id.
+    Invalid(ConsumeError),
+    Failed(KafkaError),
+}
+
+/// A batch that has ended, its last offset, and how.
+struct Ended {
+    partition: Partition,
+    number: u64,
+    last: i64,
+    outcome: Result<Outcome, ConsumeError>,
+}
+
+struct Consuming<H> {
+    settings: KafkaConsumer,
+    consumer: StreamConsumer<Assignment>,
+    worker: Arc<Worker<H>>,
+    buffers: Buffers,
+    batches: JoinSet<Ended>,
+    /// Nothing is received since then, because a buffer is full.
+    full_since: Option<Instant>,
+    /// Ends the loop when what has arrived before is processed. Nothing is received meanwhile.
+    invalid: Option<ConsumeError>,
+}
+
+impl<H: Handler> Consuming<H> {
+    /// Runs until an error.
+    async fn run(&mut self) -> ConsumeError {
+        loop {
+            self.start_batches();
+            if self.buffers.is_empty()
+                && self.batches.is_empty()
+                && let Some(error) = self.invalid.take()
+            {
+                return error;
+            }
+            let patience = self.full_since.map(|since| since + PATIENCE);
+            let continued = tokio::select! {
+                biased;
+                Some(ended) = self.batches.join_next() => self.end(ended),
+                () = tokio::time::sleep_until(patience.unwrap_or_else(Instant::now)), if patience.is_some() => {
+                    change(self.buffers.pause(), |list| self.consumer.pause(list));
+                    Ok(())
+                }
+                received = receive(&self.consumer, &self.settings.id_header), if self.receives() => {
+                    self.accept_all(received).await
+                }
+            };
+            if let Err(error) = continued {
+                return error;
+            }
+        }
+    }
+
+    fn receives(&self) -> bool {
+        self.invalid.is_none() && !self.buffers.is_full()
+    }
+
+    fn start_batches(&mut self) {
+        let assignment = self.consumer.context();
+        self.buffers.forget_lost(|partition| assignment.number(partition));
+        while self.batches.len() < self.settings.parallel {
+            let Some(Batch { partition, number, events }) = self.buffers.take() else {
+                break;
+            };
+            let worker = Arc::clone(&self.worker);
+            self.batches.spawn(async move {
+                let last = events.last().map_or(0, |event| event.offset);
+                Ended { partition, number, last, outcome: worker.process(&events).await }
+            });
+        }
+        change(self.buffers.resume(), |list| self.consumer.resume(list));
+        let full = self.buffers.is_full();
+        self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
+    }
+
+    /// Stores the offset of a batch that was committed. What is not stored arrives again, and is not fresh.
+    fn end(&mut self, ended: Result<Ended, JoinError>) -> Result<(), ConsumeError> {
+        let Ended { partition, number, last, outcome } = ended.map_err(|_| ConsumeError::panicked())?;
+        self.buffers.end(&partition);
+        // another member may have the partition by now
+        if outcome? == Outcome::Committed
+            && self.consumer.context().number(&partition) == Some(number)
+            && let Err(error) = self.consumer.store_offset(&partition.0, partition.1, last)
+        {
+            tracing::warn!(error = &error as &dyn StdError, "an offset was not stored");
+        }
+        Ok(())
+    }
+
+    async fn end_batches(&mut self) -> Result<(), ConsumeError> {
+        let mut result = Ok(());
+        while let Some(ended) = self.batches.join_next().await {
+            result = result.and(self.end(ended));
+        }
+        result
+    }
+
+    /// Accepts what a poll returned, and what has arrived with it.
+    async fn accept_all(&mut self, received: Received) -> Result<(), ConsumeError> {
+        self.accept(received)?;
+        while self.receives() {
+            let next = receive(&self.consumer, &self.settings.id_header);
+            match tokio::time::timeout(Duration::ZERO, next).await {
+                Ok(received) => self.accept(received)?,
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, received: Received) -> Result<(), ConsumeError> {
+        match received {
+            Received::Event(partition, event) => {
+                if let Some(number) = self.consumer.context().number(&partition) {
+                    self.buffers.add(partition, number, event);
+                }
+            }
+            Received::Invalid(error) => self.invalid = Some(error),
+            Received::Failed(error) => judge(&self.consumer, error)?,
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a record. May be cancelled.
+async fn receive(consumer: &StreamConsumer<Assignment>, id_header: &str) -> Received {
+    let record = match consumer.recv().await {
+        Ok(record) => record,
+        Err(error) => return Received::Failed(error),
+    };
+    let (topic, number, offset) = (record.topic(), record.partition(), record.offset());
+    match Event::from_record(&record, id_header) {
+        Some(event) => Received::Event((topic.to_owned(), number), event),
+        None => {
+            let place = format!("the record at offset {offset} of {topic}-{number}");
+            Received::Invalid(ConsumeError::no_id(&place, id_header))
+        }
+    }
+}
+
+/// Whether the loop goes on after an error of a poll.
+fn judge(consumer: &StreamConsumer<Assignment>, error: KafkaError) -> Result<(), ConsumeError> {
+    let definite = matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::TopicAuthorizationFailed
+                | RDKafkaErrorCode::GroupAuthorizationFailed
+                | RDKafkaErrorCode::ClusterAuthorizationFailed
+                | RDKafkaErrorCode::SaslAuthenticationFailed
+                | RDKafkaErrorCode::Authentication
+        )
+    );
+    if definite || consumer.client().fatal_error().is_some() {
+        return Err(ConsumeError::kafka("Kafka refuses the consumer", error));
+    }
+    let what = if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PollExceeded) {
+        "a handler has blocked its thread for max.poll.interval.ms, so another member got the partitions"
+    } else {
+        "Kafka is not available, or a topic is missing"
+    };
+    tracing::warn!(error = &error as &dyn StdError, "{what}");
+    Ok(())
+}
+
+/// Pauses or resumes partitions, if there are any.
+fn change(partitions: Vec<Partition>, change: impl FnOnce(&TopicPartitionList) -> KafkaResult<()>) {
+    if partitions.is_empty() {
         return;
     }
-    let consumer = Arc::clone(consumer);
-    let committed = tokio::task::spawn_blocking(move || consumer.commit(&offsets, CommitMode::Sync)).await;
-    match committed {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "offsets were not committed");
-        }
-        Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "offsets were not committed"),
+    let mut list = TopicPartitionList::new();
+    for (topic, partition) in &partitions {
+        list.add_partition(topic, *partition);
+    }
+    if let Err(error) = change(&list) {
+        tracing::warn!(error = &error as &dyn StdError, "partitions were not paused or resumed");
     }
 }

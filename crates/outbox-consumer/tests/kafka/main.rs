@@ -6,6 +6,7 @@
 mod faults;
 mod handlers;
 mod parked;
+mod partitions;
 mod topic;
 
 // that of the tests of the functions, which use more of it

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use outbox_consumer::Inbox;
 use outbox_consumer::kafka::{ConsumeError, Event, Handler, KafkaConsumer};
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Error, NoTls};
@@ -51,6 +52,35 @@ impl Topic {
         let headers = OwnedHeaders::new().insert(Header { key: "id", value: Some(id) });
         let record = FutureRecord::to(&self.name).key(key).payload(value).headers(headers);
         producer.send(record, Duration::from_secs(60)).await.unwrap();
+    }
+
+    /// Sends an event whose key is the number of its partition.
+    pub(crate) async fn send_to(&self, partition: i32, id: &str, value: &str) {
+        let (key, headers) =
+            (partition.to_string(), OwnedHeaders::new().insert(Header { key: "id", value: Some(id) }));
+        let record =
+            FutureRecord::to(&self.name).partition(partition).key(&key).payload(value).headers(headers);
+        self.producer.send(record, Duration::from_secs(60)).await.unwrap();
+    }
+
+    /// Waits until the group has committed this offset.
+    pub(crate) async fn until_committed(&self, partition: i32, offset: i64) {
+        let mut config = client(&self.brokers);
+        let reader: BaseConsumer = config.set("group.id", &self.name).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&self.name, partition);
+        let (name, started) = (self.name.clone(), Instant::now());
+        let committed = move || {
+            let found = reader.committed_offsets(list.clone(), Duration::from_secs(60)).unwrap();
+            found.find_partition(&name, partition).unwrap().offset()
+        };
+        let until = move || {
+            while committed() != Offset::Offset(offset) {
+                assert!(started.elapsed() < Duration::from_secs(60), "{:?} is committed", committed());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        tokio::task::spawn_blocking(until).await.unwrap();
     }
 
     /// A producer of transactions.
