@@ -416,7 +416,8 @@ END $$;
 
 -- Deletes up to max_rows processed events that are older than their consumer's keep, the oldest first.
 CREATE FUNCTION outbox_router.inbox_expire(max_rows integer DEFAULT 10000) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+  SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
   c record;

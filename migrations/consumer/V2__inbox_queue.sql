@@ -111,10 +111,12 @@ LANGUAGE sql IMMUTABLE
 AS $$ SELECT pg_catalog.hashtextextended(aggregate, pg_catalog.hashtextextended('outbox_router ' || consumer, 0)) $$;
 
 -- Takes up to max_events events: in the caller's transaction without a lease, else under a lease with a token.
+-- Statistics may say that the queue is nearly empty, and then another index looks as good as the right one. So each subquery asks
+-- for an order that only the right one has, and plans must not sort.
 CREATE FUNCTION outbox_router.inbox_next(consumer text, max_events integer DEFAULT 1, lease interval DEFAULT NULL)
 RETURNS TABLE (event_id text, payload bytea, aggregate text, sequence text, attempt integer, token uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-  SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
   me constant text := inbox_next.consumer;
@@ -155,8 +157,10 @@ BEGIN
   picked := ARRAY(
     SELECT q.ctid FROM outbox_router.inbox_queue q
       WHERE q.consumer = me AND q.due_at >= mark.from_due AND q.due_at <= moment AND q.position < settled
-        AND (NOT in_order OR q.aggregate IS NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
-          WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.due_at >= mark.from_due AND e.position < q.position))
+        AND (NOT in_order OR q.aggregate IS NULL OR (SELECT true FROM outbox_router.inbox_queue e
+          WHERE e.consumer = me AND e.aggregate IS NOT NULL AND e.due_at IS NOT NULL AND e.position < q.position
+            AND (e.aggregate, e.due_at) >= (q.aggregate, mark.from_due) AND e.aggregate <= q.aggregate
+          ORDER BY e.aggregate, e.due_at LIMIT 1) IS NULL)
       ORDER BY q.due_at LIMIT wanted FOR UPDATE OF q SKIP LOCKED);
   IF cardinality(picked) > 0 THEN
     -- a worker died under its last lease
@@ -174,11 +178,14 @@ BEGIN
     fresh := ARRAY(
       SELECT q.ctid FROM outbox_router.inbox_queue q
         WHERE q.consumer = me AND q.position >= mark.from_position AND q.position < settled AND q.due_at IS NULL
-          AND (NOT in_order OR q.aggregate IS NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
-            WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.due_at >= mark.from_due AND e.position <> q.position
-          ) AND NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
-            WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.position >= mark.from_position
-              AND e.position < q.position AND e.due_at IS NULL))
+          AND (NOT in_order OR q.aggregate IS NULL OR (SELECT true FROM outbox_router.inbox_queue e
+            WHERE e.consumer = me AND e.aggregate IS NOT NULL AND e.due_at IS NOT NULL
+              AND (e.aggregate, e.due_at) >= (q.aggregate, mark.from_due) AND e.aggregate <= q.aggregate
+            ORDER BY e.aggregate, e.due_at LIMIT 1
+          ) IS NULL AND (SELECT true FROM outbox_router.inbox_queue e
+            WHERE e.consumer = me AND e.aggregate IS NOT NULL AND e.due_at IS NULL
+              AND (e.aggregate, e.position) >= (q.aggregate, mark.from_position) AND (e.aggregate, e.position) < (q.aggregate, q.position)
+            ORDER BY e.aggregate, e.position LIMIT 1) IS NULL)
         ORDER BY q.position LIMIT wanted - cardinality(picked) FOR UPDATE OF q SKIP LOCKED);
     picked := picked || fresh;
   END IF;
@@ -191,20 +198,24 @@ BEGIN
         AND (q.aggregate IS NULL OR pg_try_advisory_xact_lock(outbox_router.inbox_lock_key(me, q.aggregate))));
     picked := ARRAY(
       SELECT q.ctid FROM outbox_router.inbox_queue q WHERE q.ctid = ANY (picked)
-        AND (q.aggregate IS NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
-          WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.due_at >= mark.from_due AND e.position <> q.position
-            AND (q.due_at IS NULL OR e.position < q.position)
-        ) AND (q.due_at IS NOT NULL OR NOT EXISTS (SELECT FROM outbox_router.inbox_queue e
-          WHERE e.consumer = me AND e.aggregate = q.aggregate AND e.position >= mark.from_position
-            AND e.position < q.position AND e.due_at IS NULL))));
+        AND (q.aggregate IS NULL OR (SELECT true FROM outbox_router.inbox_queue e
+          WHERE e.consumer = me AND e.aggregate IS NOT NULL AND e.due_at IS NOT NULL AND (q.due_at IS NULL OR e.position < q.position)
+            AND (e.aggregate, e.due_at) >= (q.aggregate, mark.from_due) AND e.aggregate <= q.aggregate
+          ORDER BY e.aggregate, e.due_at LIMIT 1
+        ) IS NULL AND (q.due_at IS NOT NULL OR (SELECT true FROM outbox_router.inbox_queue e
+          WHERE e.consumer = me AND e.aggregate IS NOT NULL AND e.due_at IS NULL
+            AND (e.aggregate, e.position) >= (q.aggregate, mark.from_position) AND (e.aggregate, e.position) < (q.aggregate, q.position)
+          ORDER BY e.aggregate, e.position LIMIT 1) IS NULL)));
   END IF;
   IF cardinality(picked) = 0 THEN
     NULL;
   ELSIF lease IS NULL THEN
     -- inbox_done looks at it: until the end of this transaction
     PERFORM set_config('outbox_router.taken_in', pg_current_xact_id()::text, true);
-    RETURN QUERY SELECT q.event_id, q.payload, q.aggregate, q.sequence, q.attempts + 1, NULL::uuid
-      FROM outbox_router.inbox_queue q WHERE q.ctid = ANY (picked) ORDER BY q.position;
+    RETURN QUERY WITH taken AS MATERIALIZED (
+      SELECT q.position, q.event_id, q.payload, q.aggregate, q.sequence, q.attempts FROM outbox_router.inbox_queue q
+        WHERE q.ctid = ANY (picked)
+    ) SELECT t.event_id, t.payload, t.aggregate, t.sequence, t.attempts + 1, NULL::uuid FROM taken t ORDER BY t.position;
   ELSE
     RETURN QUERY WITH taken AS (
       UPDATE outbox_router.inbox_queue q SET token = batch_token, attempts = q.attempts + 1,
@@ -424,7 +435,7 @@ END $$;
 -- events from elsewhere, too, must not let them overtake.
 CREATE FUNCTION outbox_router.inbox_waiting(consumer text, aggregates text[]) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-  SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
   IF inbox_waiting.aggregates IS NULL OR cardinality(inbox_waiting.aggregates) > 10000 THEN
@@ -432,8 +443,11 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Pass an array of at most 10000 aggregates.';
   END IF;
   PERFORM outbox_router.inbox_check_name('consumer name', inbox_waiting.consumer, 255);
+  -- ordered as in inbox_next
   RETURN QUERY SELECT DISTINCT u.a FROM unnest(inbox_waiting.aggregates) u (a)
-    WHERE EXISTS (SELECT FROM outbox_router.inbox_queue q WHERE q.consumer = inbox_waiting.consumer AND q.aggregate = u.a)
+    WHERE (SELECT true FROM outbox_router.inbox_queue q
+        WHERE q.consumer = inbox_waiting.consumer AND q.aggregate >= u.a AND q.aggregate <= u.a
+        ORDER BY q.aggregate, q.position LIMIT 1)
       AND NOT EXISTS (SELECT FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_waiting.consumer AND NOT c.ordered);
 END $$;
 

@@ -182,7 +182,8 @@ END $$;
 
 -- Deletes up to max_rows keys that are forgotten, the oldest first.
 CREATE FUNCTION outbox_router.idempotency_expire(max_rows integer DEFAULT 10000) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+  SET enable_sort = off AS $$
 DECLARE
   moment constant timestamptz := clock_timestamp();
   deleted bigint;

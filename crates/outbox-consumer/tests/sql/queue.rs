@@ -413,3 +413,36 @@ async fn arguments_are_checked() {
     session.ok("SELECT outbox_router.inbox_configure('c', '90 days')").await;
     assert_eq!(session.ok("SELECT keep, ordered FROM outbox_router.inbox_consumers").await, "90 days|t");
 }
+
+/// Statistics come late: they may say that the queue is nearly empty. Then a worker of whose snapshot others have taken the first
+/// events must still not read the queue once for each of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_with_old_statistics_reads_each_event_a_few_times() {
+    const EVENTS: u32 = 3000;
+    let database = Database::new().await;
+    let (worker, other) = (database.session().await, database.session().await);
+    worker.ok("ALTER TABLE outbox_router.inbox_queue SET (autovacuum_enabled = off)").await;
+    let aggregates = "SELECT array_agg('a' || n) FROM generate_series(1, 10) n";
+    let waiting = format!("SELECT count(*) FROM outbox_router.inbox_waiting('c', ({aggregates}))");
+    // there were many, and the last one is still there
+    let many = "INSERT INTO outbox_router.inbox_queue (consumer, position, event_id, aggregate, payload) \
+                SELECT 'c', n, n::text, n::text, 'x' FROM generate_series(-50000, 0) n; \
+                DELETE FROM outbox_router.inbox_queue WHERE position < 0";
+    worker.ok(many).await;
+    worker.ok("VACUUM ANALYZE outbox_router.inbox_queue").await;
+    // a third have failed, and hold back another third
+    let put = format!(
+        "SELECT count(outbox_router.inbox_put('c', 'e' || n, 'x', 'a' || n % {})) FROM generate_series(1, {EVENTS}) n",
+        EVENTS / 3 * 2
+    );
+    other.ok(&put).await;
+    let fail = "UPDATE outbox_router.inbox_queue SET due_at = 'infinity' WHERE position BETWEEN 1 AND";
+    other.ok(&format!("{fail} {}", EVENTS / 3)).await;
+    other.ok("BEGIN; SELECT FROM outbox_router.inbox_queue WHERE due_at IS NULL FOR UPDATE").await;
+    let read = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables WHERE relname = 'inbox_queue'";
+    worker.ok("BEGIN").await;
+    let taken = next(&worker, "NULL").await;
+    assert_eq!((taken.as_str(), worker.ok(&waiting).await.as_str()), ("", "10"));
+    let read: u32 = worker.ok(read).await.parse().unwrap();
+    assert!(read < EVENTS * 5, "{read} rows read");
+}
