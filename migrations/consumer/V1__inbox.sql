@@ -142,9 +142,11 @@ BEGIN
       outcome := 'fresh';
       RETURN;
     END IF;
-    SELECT i.lease_until, i.result, q.position IS NOT NULL AS queued, q.due_at INTO found_row
-      FROM outbox_router.inbox i LEFT JOIN outbox_router.inbox_queue q ON q.consumer = i.consumer AND q.position = i.position
-      WHERE i.consumer = inbox_claim.consumer AND i.event_id = inbox_claim.event_id;
+    -- Subqueries, because while statistics say that the queue is empty, a join would read all of it.
+    SELECT i.lease_until, i.result,
+        (SELECT true FROM outbox_router.inbox_queue q WHERE q.consumer = i.consumer AND q.position = i.position) AS queued,
+        (SELECT q.due_at FROM outbox_router.inbox_queue q WHERE q.consumer = i.consumer AND q.position = i.position) AS due_at
+      INTO found_row FROM outbox_router.inbox i WHERE i.consumer = inbox_claim.consumer AND i.event_id = inbox_claim.event_id;
     -- deleted since: once more
     CONTINUE WHEN NOT FOUND;
     IF found_row.queued THEN
@@ -200,10 +202,10 @@ BEGIN
   ) SELECT array_agg(event_id) INTO fresh FROM claimed;
   IF cardinality(fresh) IS DISTINCT FROM cardinality(ids) THEN
     rest := ARRAY(SELECT u.id FROM unnest(ids) u (id) EXCEPT SELECT u.id FROM unnest(fresh) u (id));
-    SELECT u.id, i.lease_until INTO leased FROM unnest(rest) u (id) CROSS JOIN LATERAL (
-        SELECT l.lease_until FROM outbox_router.inbox l
-          WHERE l.consumer = inbox_claim.consumer AND l.event_id = u.id AND l.lease_until IS NOT NULL LIMIT 1
-      ) i ORDER BY i.lease_until DESC LIMIT 1;
+    -- Subqueries by the primary key alone, here and below, as in the other inbox_claim.
+    SELECT u.id, (SELECT l.lease_until FROM outbox_router.inbox l
+        WHERE l.consumer = inbox_claim.consumer AND l.event_id = u.id) AS lease_until
+      INTO leased FROM unnest(rest) u (id) ORDER BY lease_until DESC NULLS LAST LIMIT 1;
     IF leased.lease_until > clock_timestamp() THEN
       PERFORM nextval('outbox_router.inbox_busy_total');
       RAISE 'the event "%" is under a lease until %', leased.id, leased.lease_until
@@ -211,8 +213,8 @@ BEGIN
     END IF;
     -- Expired leases are taken over, and events that were forgotten since the insert are inserted, in the same order.
     FOR leased IN SELECT u.id FROM unnest(rest) u (id)
-      WHERE NOT EXISTS (SELECT FROM outbox_router.inbox l
-        WHERE l.consumer = inbox_claim.consumer AND l.event_id = u.id AND l.lease_until IS NULL)
+      WHERE (SELECT l.lease_until IS NULL FROM outbox_router.inbox l
+        WHERE l.consumer = inbox_claim.consumer AND l.event_id = u.id) IS NOT TRUE
       ORDER BY u.id COLLATE "C"
     LOOP
       UPDATE outbox_router.inbox i SET lease_until = NULL, token = NULL, seen_at = now()
@@ -222,8 +224,8 @@ BEGIN
       END IF;
       IF FOUND THEN
         fresh := fresh || leased.id;
-      ELSIF EXISTS (SELECT FROM outbox_router.inbox l
-        WHERE l.consumer = inbox_claim.consumer AND l.event_id = leased.id AND l.lease_until IS NOT NULL)
+      ELSIF (SELECT l.lease_until FROM outbox_router.inbox l
+        WHERE l.consumer = inbox_claim.consumer AND l.event_id = leased.id) IS NOT NULL
       THEN
         RAISE 'another session has started the event "%" meanwhile', leased.id
           USING ERRCODE = '40001', HINT = 'Roll back and claim the batch again.';
@@ -249,7 +251,8 @@ BEGIN
   PERFORM outbox_router.inbox_check_result(inbox_result.result);
   UPDATE outbox_router.inbox i SET result = inbox_result.result
     WHERE i.consumer = inbox_result.consumer AND i.event_id = inbox_result.event_id
-      AND i.lease_until IS NULL AND i.result IS NULL;
+      -- so that inbox_age does not look suitable
+      AND num_nonnulls(i.lease_until, i.result) = 0;
   IF NOT FOUND THEN
     RAISE 'the event "%" is not claimed, or has a result already', inbox_result.event_id
       USING ERRCODE = '55000', HINT = 'Call inbox_claim first, and this in the same transaction.';
@@ -274,9 +277,11 @@ BEGIN
       VALUES (inbox_start.consumer, inbox_start.event_id, clock_timestamp() + inbox_start.lease, fresh_token)
       ON CONFLICT DO NOTHING RETURNING i.lease_until INTO busy_until;
     EXIT WHEN FOUND;
-    SELECT i.lease_until, i.token, i.result, q.position IS NOT NULL AS queued, q.due_at INTO found_row
-      FROM outbox_router.inbox i LEFT JOIN outbox_router.inbox_queue q ON q.consumer = i.consumer AND q.position = i.position
-      WHERE i.consumer = inbox_start.consumer AND i.event_id = inbox_start.event_id;
+    -- Subqueries, because while statistics say that the queue is empty, a join would read all of it.
+    SELECT i.lease_until, i.token, i.result,
+        (SELECT true FROM outbox_router.inbox_queue q WHERE q.consumer = i.consumer AND q.position = i.position) AS queued,
+        (SELECT q.due_at FROM outbox_router.inbox_queue q WHERE q.consumer = i.consumer AND q.position = i.position) AS due_at
+      INTO found_row FROM outbox_router.inbox i WHERE i.consumer = inbox_start.consumer AND i.event_id = inbox_start.event_id;
     CONTINUE WHEN NOT FOUND;
     token := NULL;
     IF found_row.queued OR (found_row.lease_until > clock_timestamp() AND found_row.token <> fresh_token) THEN
@@ -315,8 +320,8 @@ BEGIN
   UPDATE outbox_router.inbox i SET lease_until = NULL, result = inbox_finish.result, seen_at = now()
     WHERE i.consumer = inbox_finish.consumer AND i.event_id = inbox_finish.event_id
       AND i.token = inbox_finish.token AND i.lease_until IS NOT NULL;
-  RETURN FOUND OR EXISTS (SELECT FROM outbox_router.inbox i WHERE i.consumer = inbox_finish.consumer
-    AND i.event_id = inbox_finish.event_id AND i.token = inbox_finish.token AND i.lease_until IS NULL);
+  RETURN FOUND OR coalesce((SELECT i.token = inbox_finish.token AND i.lease_until IS NULL FROM outbox_router.inbox i
+    WHERE i.consumer = inbox_finish.consumer AND i.event_id = inbox_finish.event_id), false);
 END $$;
 
 -- True once for a sequence above the last one of the aggregate, in the transaction of the effect.

@@ -149,7 +149,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
       -- What is committed after the snapshot stays invisible. Below this no earlier row of an aggregate can be.
       settled := coalesce((SELECT m.next_position FROM outbox_router.inbox_marks m
-        WHERE m.consumer = me AND m.next_xid <= pg_snapshot_xmin(pg_current_snapshot()) ORDER BY m.id DESC LIMIT 1), 0);
+        WHERE m.consumer = me AND outbox_router.inbox_settled(m.next_xid) ORDER BY m.id DESC LIMIT 1), 0);
     END IF;
   END IF;
   SELECT * INTO mark FROM outbox_router.inbox_mark(me);
@@ -230,6 +230,13 @@ END $$;
 CREATE FUNCTION outbox_router.inbox_upcoming() RETURNS bigint LANGUAGE sql
 AS $$ SELECT s.last_value + s.is_called::integer FROM outbox_router.inbox_position s $$;
 
+-- Whether every transaction before this one, which has set a mark, has ended. If its id has not been given yet, it is that of the
+-- cluster from which the database was restored.
+CREATE FUNCTION outbox_router.inbox_settled(next_xid xid8) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT next_xid <= pg_snapshot_xmin(s) OR (next_xid >= pg_snapshot_xmax(s) AND next_xid IS DISTINCT FROM pg_current_xact_id_if_assigned())
+    FROM pg_current_snapshot() s
+$$;
+
 -- The current mark. Sets the next one if a quarter of a second has passed. The time in a mark older than a minute is not used:
 -- the clock may have been set back meanwhile.
 CREATE FUNCTION outbox_router.inbox_mark(consumer text, OUT from_position bigint, OUT from_due timestamptz, OUT next_due_at timestamptz)
@@ -254,19 +261,25 @@ BEGIN
   ELSE
     from_due := '-infinity';
     next_due_at := '-infinity';
+    IF last.set_at > clock_timestamp() THEN
+      -- The clock was set back. When it has caught up, the times of that mark must not be used again.
+      INSERT INTO outbox_router.inbox_marks (consumer, position, due_at, next_position, next_due_at, next_xid, set_at)
+        VALUES (me, last.position, from_due, last.next_position, next_due_at, last.next_xid, clock_timestamp());
+      RETURN;
+    END IF;
   END IF;
   -- The transaction must get its id below.
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RETURN;
   END IF;
-  IF pg_snapshot_xmin(pg_current_snapshot()) >= last.next_xid THEN
+  IF outbox_router.inbox_settled(last.next_xid) THEN
     SELECT q.position INTO first_position FROM outbox_router.inbox_queue q
       WHERE q.consumer = me AND q.position >= from_position AND q.due_at IS NULL ORDER BY q.position LIMIT 1;
     from_position := greatest(from_position, least(first_position, last.next_position));
     SELECT q.due_at INTO first_due FROM outbox_router.inbox_queue q
       WHERE q.consumer = me AND q.due_at >= from_due ORDER BY q.due_at LIMIT 1;
     from_due := greatest(from_due, least(first_due, next_due_at));
-    IF first_due IS NULL AND last.position >= outbox_router.inbox_upcoming() THEN
+    IF coalesce(first_due, 'infinity') = 'infinity' AND last.position >= outbox_router.inbox_upcoming() THEN
       -- idle workers write nothing
       RETURN;
     END IF;
@@ -293,22 +306,23 @@ CREATE FUNCTION outbox_router.inbox_taken(consumer text, event_id text, token uu
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+  at bigint;
   taken outbox_router.inbox_queue;
 BEGIN
   PERFORM outbox_router.inbox_check(inbox_taken.consumer, inbox_taken.event_id);
+  -- no join: while statistics say that the queue is empty, it would read all of it
+  SELECT i.position INTO at FROM outbox_router.inbox i
+    WHERE i.consumer = inbox_taken.consumer AND i.event_id = inbox_taken.event_id;
   IF inbox_taken.token IS NULL THEN
-    -- another worker may have taken the event in a transaction that has not ended
-    SELECT q.* INTO taken FROM outbox_router.inbox i JOIN outbox_router.inbox_queue q
-        ON q.consumer = i.consumer AND q.position = i.position
-      WHERE i.consumer = inbox_taken.consumer AND i.event_id = inbox_taken.event_id AND q.token IS NULL
-      FOR UPDATE OF q SKIP LOCKED;
+    -- Another worker may have taken the event in a transaction that has not ended. The token of a lease that has expired stays.
+    SELECT q.* INTO taken FROM outbox_router.inbox_queue q
+      WHERE q.consumer = inbox_taken.consumer AND q.position = at AND (q.token IS NULL OR q.due_at <= clock_timestamp())
+      FOR UPDATE SKIP LOCKED;
   ELSE
     -- Another worker may have locked the row although this lease is valid: an inbox_next with an older snapshot locks it,
     -- finds that it is taken, and keeps the lock until its transaction ends.
-    SELECT q.* INTO taken FROM outbox_router.inbox i JOIN outbox_router.inbox_queue q
-        ON q.consumer = i.consumer AND q.position = i.position
-      WHERE i.consumer = inbox_taken.consumer AND i.event_id = inbox_taken.event_id AND q.token = inbox_taken.token
-      FOR UPDATE OF q;
+    SELECT q.* INTO taken FROM outbox_router.inbox_queue q
+      WHERE q.consumer = inbox_taken.consumer AND q.position = at AND q.token = inbox_taken.token FOR UPDATE;
   END IF;
   RETURN taken;
 END $$;
@@ -344,7 +358,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
   SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
-  positions bigint[];
+  taken tid[];
   ended bigint;
 BEGIN
   PERFORM outbox_router.inbox_check_consumer(inbox_done.consumer);
@@ -357,19 +371,25 @@ BEGIN
     RAISE 'the events were not taken in this transaction'
       USING ERRCODE = '55000', HINT = 'Call inbox_next first in this transaction, or pass the token of its lease.';
   END IF;
-  positions := ARRAY(SELECT i.position FROM unnest(inbox_done.event_ids) u (id)
-    -- lateral, because without statistics a join might read all events
-    CROSS JOIN LATERAL (SELECT m.position FROM outbox_router.inbox m
-      WHERE m.consumer = inbox_done.consumer AND m.event_id = u.id OFFSET 0) i);
+  -- One row at a time: while statistics say that the queue is empty, a join, or a list of positions, would read all of it. Which rows
+  -- are locked is explained in inbox_taken.
   IF inbox_done.token IS NULL THEN
-    -- see inbox_taken
-    positions := ARRAY(SELECT q.position FROM outbox_router.inbox_queue q
-      WHERE q.consumer = inbox_done.consumer AND q.position = ANY (positions) AND q.token IS NULL FOR UPDATE SKIP LOCKED);
+    taken := ARRAY(SELECT one.ctid FROM unnest(inbox_done.event_ids) u (id)
+      CROSS JOIN LATERAL (SELECT m.position FROM outbox_router.inbox m
+        WHERE m.consumer = inbox_done.consumer AND m.event_id = u.id OFFSET 0) i
+      CROSS JOIN LATERAL (SELECT q.ctid FROM outbox_router.inbox_queue q
+        WHERE q.consumer = inbox_done.consumer AND q.position = i.position AND (q.token IS NULL OR q.due_at <= clock_timestamp())
+        FOR UPDATE SKIP LOCKED) one);
+  ELSE
+    taken := ARRAY(SELECT one.ctid FROM unnest(inbox_done.event_ids) u (id)
+      CROSS JOIN LATERAL (SELECT m.position FROM outbox_router.inbox m
+        WHERE m.consumer = inbox_done.consumer AND m.event_id = u.id OFFSET 0) i
+      CROSS JOIN LATERAL (SELECT q.ctid FROM outbox_router.inbox_queue q
+        WHERE q.consumer = inbox_done.consumer AND q.position = i.position AND q.token = inbox_done.token
+        FOR UPDATE) one);
   END IF;
   WITH deleted AS (
-    DELETE FROM outbox_router.inbox_queue q
-      WHERE q.consumer = inbox_done.consumer AND q.position = ANY (positions) AND q.token IS NOT DISTINCT FROM inbox_done.token
-      RETURNING nextval('outbox_router.inbox_processed_total')
+    DELETE FROM outbox_router.inbox_queue q WHERE q.ctid = ANY (taken) RETURNING nextval('outbox_router.inbox_processed_total')
   ) SELECT count(*) INTO ended FROM deleted;
   RETURN ended;
 END $$;
@@ -408,6 +428,8 @@ CREATE FUNCTION outbox_router.inbox_extend(consumer text, event_id text, token u
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+  at bigint;
+  not_before timestamptz;
   until timestamptz;
 BEGIN
   PERFORM outbox_router.inbox_check(inbox_extend.consumer, inbox_extend.event_id);
@@ -421,10 +443,11 @@ BEGIN
       AND i.token = inbox_extend.token AND i.lease_until > clock_timestamp()
     RETURNING i.lease_until INTO until;
   IF NOT FOUND THEN
-    UPDATE outbox_router.inbox_queue q SET due_at = greatest(clock_timestamp(), m.next_due_at) + inbox_extend.lease
-      FROM outbox_router.inbox i, outbox_router.inbox_mark(inbox_extend.consumer) m
-      WHERE i.consumer = inbox_extend.consumer AND i.event_id = inbox_extend.event_id
-        AND q.consumer = i.consumer AND q.position = i.position
+    SELECT i.position INTO at FROM outbox_router.inbox i
+      WHERE i.consumer = inbox_extend.consumer AND i.event_id = inbox_extend.event_id;
+    SELECT m.next_due_at INTO not_before FROM outbox_router.inbox_mark(inbox_extend.consumer) m;
+    UPDATE outbox_router.inbox_queue q SET due_at = greatest(clock_timestamp(), not_before) + inbox_extend.lease
+      WHERE q.consumer = inbox_extend.consumer AND q.position = at
         AND q.token = inbox_extend.token AND q.due_at > clock_timestamp()
       RETURNING q.due_at INTO until;
   END IF;

@@ -90,8 +90,9 @@ BEGIN
     IF NOT FOUND THEN
       -- not committed yet, or deleted since
       NULL;
-    ELSIF known.forget_at <= clock_timestamp() OR (known.status IS NULL AND known.request_hash = idempotency_begin.request_hash
-      AND known.lease_until IS NOT NULL AND (known.lease_until <= clock_timestamp() OR known.token = own_token))
+    ELSIF (known.forget_at <= clock_timestamp() AND (known.lease_until > clock_timestamp()) IS NOT TRUE)
+      OR (known.status IS NULL AND known.request_hash = idempotency_begin.request_hash
+        AND known.lease_until IS NOT NULL AND (known.lease_until <= clock_timestamp() OR known.token = own_token))
     THEN
       -- A new request, unless its finish or another begin is faster. With another body it would repeat in other systems what the
       -- first one has begun.
@@ -100,8 +101,8 @@ BEGIN
           lease_until = clock_timestamp() + lease, expires_at = now() + ttl, forget_at = now() + ttl + ttl,
           status = NULL, headers = NULL, body = NULL
         WHERE locked AND k.scope = idempotency_begin.scope AND k.key = idempotency_begin.key AND k.token = known.token
-          AND (k.forget_at <= clock_timestamp() OR (k.status IS NULL AND k.lease_until IS NOT NULL
-            AND (k.lease_until <= clock_timestamp() OR k.token = own_token)))
+          AND ((k.forget_at <= clock_timestamp() AND (k.lease_until > clock_timestamp()) IS NOT TRUE)
+            OR (k.status IS NULL AND k.lease_until IS NOT NULL AND (k.lease_until <= clock_timestamp() OR k.token = own_token)))
         RETURNING k.token INTO token;
       IF FOUND THEN
         outcome := 'new';

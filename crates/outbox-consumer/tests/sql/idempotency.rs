@@ -133,6 +133,17 @@ async fn under_a_lease_a_begin_may_be_repeated_with_a_token_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_not_forgotten_while_its_lease_is_valid() {
+    let database = Database::new().await;
+    let session = database.session().await;
+    let first = token(&session, ", ttl => '1 hour', lease => '6 hours'").await;
+    session.ok("UPDATE outbox_router.idempotency_keys SET expires_at = now() - interval '1 hour', forget_at = now()").await;
+    assert_eq!(begin(&session, "b", ", max_wait => '0'").await, "expired");
+    assert_eq!(finish(&session, &first, 200).await, "t");
+    assert_eq!(begin(&session, "b", ", max_wait => '0'").await, "new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_expires_and_is_new_after_as_long_again() {
     let database = Database::new().await;
     let session = database.session().await;

@@ -9,6 +9,7 @@ mod idempotency;
 mod interleaved;
 mod lease;
 mod order;
+mod plans;
 mod pooler;
 mod queue;
 mod support;
