@@ -136,4 +136,20 @@ impl Inbox {
             [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&version, Type::INT8)];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
+
+    /// The same with the text of `${source.sequence}`, which starts again when the outbox moves to another cluster.
+    ///
+    /// # Errors
+    /// As [`Inbox::claim`], and with 22023 for another text, or after a version of the application's own.
+    pub async fn newer_in_log(
+        &self,
+        client: &impl GenericClient,
+        aggregate: &str,
+        sequence: &str,
+    ) -> Result<bool, Error> {
+        let sql = "SELECT outbox_router.inbox_newer($1, $2, $3)";
+        let parameters: [Parameter<'_>; 3] =
+            [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&sequence, Type::TEXT)];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
 }

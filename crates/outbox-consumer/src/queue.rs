@@ -90,6 +90,19 @@ impl Inbox {
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 
+    /// Ends the events that one call of [`Inbox::next`] returned, and returns how many were not ended before.
+    ///
+    /// # Errors
+    /// As [`Inbox::done`].
+    pub async fn done_all(&self, client: &impl GenericClient, events: &[QueuedEvent]) -> Result<i64, Error> {
+        let sql = "SELECT outbox_router.inbox_done($1, $2::text[], $3)";
+        let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
+        let token = events.first().and_then(|event| event.token).map(|token| token.0);
+        let parameters: [Parameter<'_>; 3] =
+            [(&self.consumer, Type::TEXT), (&ids, Type::TEXT_ARRAY), (&token, Type::UUID)];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
+
     /// Puts an event off until its next attempt, or for good after 8. Without a lease: after a rollback, in a new transaction.
     /// False: it was done before, or another worker has it.
     ///

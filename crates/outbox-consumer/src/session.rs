@@ -103,11 +103,13 @@ pub(crate) fn lost_connection(error: &Error) -> bool {
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error.code() {
         None => lost_connection(error),
-        Some(code) => {
-            matches!(code.code().get(..2), Some("08" | "40" | "53" | "57"))
-                || *code == SqlState::LOCK_NOT_AVAILABLE
-        }
+        Some(code) => matches!(code.code().get(..2), Some("08" | "53" | "57")) || is_conflict(code),
     }
+}
+
+/// Whether another transaction was in the way.
+pub(crate) fn is_conflict(code: &SqlState) -> bool {
+    code.code().starts_with("40") || *code == SqlState::LOCK_NOT_AVAILABLE
 }
 
 /// The first result for an error or one of its sources.

@@ -8,7 +8,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::problem::Problem;
-use crate::session::{find_source, lost_connection};
+use crate::session::{find_source, is_conflict, lost_connection};
 
 /// Why a request could not begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Failure {
         ];
         if gone.contains(code) || code.code().starts_with("08") {
             Failure::NoStore
-        } else if code.code().starts_with("40") || *code == SqlState::LOCK_NOT_AVAILABLE {
+        } else if is_conflict(code) {
             Failure::Conflict
         } else {
             Failure::Refused

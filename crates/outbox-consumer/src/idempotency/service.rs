@@ -191,10 +191,28 @@ async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result
             begun => begun,
         }
     });
-    tried.await.unwrap_or_else(|_| {
+    let begun = tried.await.unwrap_or_else(|_| {
         tracing::error!("the store of the idempotency keys does not answer");
         Err(Failure::Refused)
-    })
+    });
+    if settings.times.lease.is_some() && matches!(begun, Err(Failure::NoStore | Failure::Refused)) {
+        tokio::spawn(release(settings.clone(), key.clone(), token));
+    }
+    begun
+}
+
+/// Frees a key that may be leased although no answer has arrived, or will be soon. Otherwise its repetitions would wait for the end of
+/// the lease.
+async fn release(settings: Settings, key: IdempotencyKey, token: Token) {
+    let freed = StoredResponse { status: 500, ..StoredResponse::default() };
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Ok(session) = settings.connect.session().await
+            && let Ok(true) = key.finish(&**session, token, &freed).await
+        {
+            return;
+        }
+    }
 }
 
 async fn begin_once(
@@ -297,7 +315,7 @@ impl Settings {
         }
     }
 
-    /// Tries until the lease has expired.
+    /// Tries until the lease has expired, unless the store refuses.
     async fn finish_lease(
         &self,
         key: &IdempotencyKey,
@@ -319,7 +337,7 @@ impl Settings {
                     }
                     Err(error) => {
                         log(&error, "the response to an idempotency key was not stored");
-                        if error.code().is_some_and(|code| code.code().starts_with("22")) {
+                        if !is_transient(&error) {
                             return Err(Problem::internal("The response cannot be stored"));
                         }
                     }

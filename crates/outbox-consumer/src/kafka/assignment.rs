@@ -18,8 +18,8 @@ pub(super) struct Assignment {
 }
 
 impl Assignment {
-    /// `None`: another member has the partition.
-    pub(super) fn number(&self, partition: &Partition) -> Option<u64> {
+    /// The number of the assignment with which this member got the partition. `None`: another member has it.
+    pub(super) fn of(&self, partition: &Partition) -> Option<u64> {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.1.get(partition).copied()
     }

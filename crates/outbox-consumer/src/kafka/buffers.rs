@@ -8,11 +8,11 @@ use super::event::Event;
 /// A batch ends with the event that reaches this many bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A partition's part of what has arrived.
+/// Events of a partition, in their order.
 pub(super) struct Batch {
     pub(super) partition: Partition,
-    /// The number of the assignment in which it arrived.
-    pub(super) number: u64,
+    /// In which it arrived.
+    pub(super) assignment: u64,
     /// At least one.
     pub(super) events: Vec<Event>,
 }
@@ -21,19 +21,21 @@ pub(super) struct Batch {
 pub(super) struct Buffers {
     max_events: usize,
     partitions: HashMap<Partition, Buffer>,
-    added: u64,
+    last_turn: u64,
 }
 
 #[derive(Default)]
 struct Buffer {
-    number: u64,
+    assignment: u64,
     events: VecDeque<Event>,
     bytes: usize,
-    /// When the first of the events was added.
-    since: u64,
+    /// Its place among those that wait for their turn.
+    turn: u64,
     /// A batch is processed.
     busy: bool,
     paused: bool,
+    /// It was paused since it was empty, so it is paused again as soon as it is full.
+    slow: bool,
 }
 
 impl Buffer {
@@ -44,29 +46,29 @@ impl Buffer {
 
 impl Buffers {
     pub(super) fn new(max_events: usize) -> Self {
-        Buffers { max_events, partitions: HashMap::new(), added: 0 }
+        Buffers { max_events, partitions: HashMap::new(), last_turn: 0 }
     }
 
-    /// Adds an event that has arrived in the assignment with this number.
-    pub(super) fn add(&mut self, partition: Partition, number: u64, event: Event) {
+    /// Adds an event that has arrived in this assignment.
+    pub(super) fn add(&mut self, partition: Partition, assignment: u64, event: Event) {
         let buffer = self.partitions.entry(partition).or_default();
-        if buffer.number != number {
+        if buffer.assignment != assignment {
             // they arrive again
             buffer.events.clear();
-            (buffer.number, buffer.bytes) = (number, 0);
+            (buffer.assignment, buffer.bytes) = (assignment, 0);
         }
-        self.added += 1;
         if buffer.events.is_empty() {
-            buffer.since = self.added;
+            self.last_turn += 1;
+            buffer.turn = self.last_turn;
         }
         buffer.bytes += event.size();
         buffer.events.push_back(event);
     }
 
     /// Drops the events of partitions that are no longer assigned, or were assigned again.
-    pub(super) fn forget_lost(&mut self, number: impl Fn(&Partition) -> Option<u64>) {
+    pub(super) fn forget_lost(&mut self, assignment: impl Fn(&Partition) -> Option<u64>) {
         self.partitions.retain(|partition, buffer| {
-            if number(partition) == Some(buffer.number) {
+            if assignment(partition) == Some(buffer.assignment) {
                 return true;
             }
             buffer.events.clear();
@@ -80,7 +82,7 @@ impl Buffers {
     pub(super) fn take(&mut self) -> Option<Batch> {
         let ready =
             self.partitions.iter_mut().filter(|(_, buffer)| !buffer.busy && !buffer.events.is_empty());
-        let (partition, buffer) = ready.min_by_key(|(_, buffer)| buffer.since)?;
+        let (partition, buffer) = ready.min_by_key(|(_, buffer)| buffer.turn)?;
         let (mut events, mut bytes) = (Vec::new(), 0);
         while events.len() < self.max_events && bytes < MAX_BYTES {
             let Some(event) = buffer.events.pop_front() else {
@@ -90,9 +92,10 @@ impl Buffers {
             events.push(event);
         }
         buffer.bytes -= bytes;
-        buffer.since = self.added;
-        buffer.busy = true;
-        Some(Batch { partition: partition.clone(), number: buffer.number, events })
+        self.last_turn += 1;
+        (buffer.turn, buffer.busy) = (self.last_turn, true);
+        buffer.slow &= !buffer.events.is_empty() || buffer.paused;
+        Some(Batch { partition: partition.clone(), assignment: buffer.assignment, events })
     }
 
     /// The batch of this partition has ended.
@@ -107,13 +110,15 @@ impl Buffers {
         self.partitions.values().any(|buffer| !buffer.paused && buffer.is_full(self.max_events))
     }
 
-    /// Marks those that are full as paused.
-    pub(super) fn pause(&mut self) -> Vec<Partition> {
+    /// Marks those that are full as paused: the slow ones, or all.
+    pub(super) fn pause(&mut self, all: bool) -> Vec<Partition> {
         let max_events = self.max_events;
-        let full =
-            self.partitions.iter_mut().filter(|(_, buffer)| !buffer.paused && buffer.is_full(max_events));
+        let full = self
+            .partitions
+            .iter_mut()
+            .filter(|(_, buffer)| !buffer.paused && buffer.is_full(max_events) && (all || buffer.slow));
         full.map(|(partition, buffer)| {
-            buffer.paused = true;
+            (buffer.paused, buffer.slow) = (true, true);
             partition.clone()
         })
         .collect()
@@ -191,14 +196,17 @@ mod tests {
             buffers.add(partition(0), 1, event(offset, MAX_BYTES));
         }
         assert!(buffers.is_full());
-        assert_eq!(buffers.pause(), [partition(0)]);
-        assert!(!buffers.is_full() && buffers.pause().is_empty());
+        assert_eq!(buffers.pause(true), [partition(0)]);
+        assert!(!buffers.is_full() && buffers.pause(true).is_empty());
         assert_eq!(take(&mut buffers), Some((0, vec![0, 1])));
         assert!(buffers.resume().is_empty(), "the last one fills a batch");
         buffers.end(&partition(0));
         assert_eq!(take(&mut buffers), Some((0, vec![2])));
         assert_eq!(buffers.resume(), [partition(0)]);
         buffers.end(&partition(0));
+        assert!(buffers.pause(false).is_empty());
+        buffers.add(partition(0), 1, event(3, MAX_BYTES));
+        assert_eq!(buffers.pause(false), [partition(0)], "it was slow before");
         let mut buffers = Buffers::new(3);
         for offset in 0..7 {
             buffers.add(partition(0), 1, event(offset, 1));
@@ -220,13 +228,13 @@ mod tests {
         // assigned again while its batch is processed
         buffers.add(partition(1), 1, event(6, 1));
         buffers.add(partition(1), 1, event(7, 1));
-        assert_eq!(buffers.pause(), [partition(1)]);
+        assert_eq!(buffers.pause(true), [partition(1)]);
         buffers.add(partition(1), 2, event(5, 1));
         assert_eq!(buffers.resume(), [partition(1)]);
         assert_eq!(take(&mut buffers), None);
         buffers.end(&partition(1));
         let batch = buffers.take().unwrap();
-        assert_eq!((batch.number, batch.events.len(), batch.events[0].offset), (2, 1, 5));
+        assert_eq!((batch.assignment, batch.events.len(), batch.events[0].offset), (2, 1, 5));
         // it stays until its batch has ended
         buffers.forget_lost(|_| None);
         assert_eq!(buffers.partitions.len(), 1);

@@ -57,6 +57,15 @@ impl ConsumeError {
         ConsumeError { what, source: None }
     }
 
+    /// Events of `batch` were claimed by it and are not handled.
+    pub(super) fn committed(batch: &str) -> Self {
+        let what = format!(
+            "a handler has committed the transaction of {batch}, with the claims of events that were not handled: correct it, let \
+             outbox-router inbox clear forget those events, and start again"
+        );
+        ConsumeError { what, source: None }
+    }
+
     pub(super) fn session(error: BoxError) -> Self {
         let what = "Postgres refuses the session: correct the user, the password or the name of the database"
             .to_owned();

@@ -47,9 +47,11 @@ impl Event {
         Some(Event { id, ..event })
     }
 
-    /// The bytes of key and value.
+    /// The bytes of key, value and headers.
     pub(super) fn size(&self) -> usize {
-        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len)
+        let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+        let headers = self.headers.iter().map(|(name, value)| name.len() + length(value));
+        length(&self.key) + length(&self.value) + headers.sum::<usize>()
     }
 
     /// The text of the first header of this name.

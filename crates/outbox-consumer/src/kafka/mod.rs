@@ -65,7 +65,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Why it could not be done.
     type Error: Into<BoxError> + Send;
 
-    /// Handles an event in the transaction, which the caller commits or rolls back. Return the error of a statement: after one
+    /// Handles an event in the transaction, which the caller commits or rolls back. Return every error of a statement: after an error
     /// the transaction cannot be committed.
     ///
     /// The error of a later event rolls the batch back, and then this is called again for the events before it. So effects
@@ -98,8 +98,9 @@ impl std::fmt::Debug for KafkaConsumer {
 
 impl KafkaConsumer {
     /// `config` needs `bootstrap.servers` and `group.id`. `isolation.level`, `enable.auto.commit` and `enable.auto.offset.store`
-    /// are set here, and unless they are set `auto.offset.reset` to `earliest` and `auto.commit.interval.ms` to 1000. `connect` opens a session, for one partition at a
-    /// time, and with [`KafkaConsumer::park`] one for parked events. The id of an event must be unique in all topics.
+    /// are set here, and unless they are set `auto.offset.reset` to `earliest` and `auto.commit.interval.ms` to 1000. `connect` opens a
+    /// session: one for each partition that is worked on, and with [`KafkaConsumer::park`] one more. The id of an event must be
+    /// unique in all topics.
     pub fn new<C, F, S, E>(config: ClientConfig, topics: &[&str], inbox: Inbox, connect: C) -> Self
     where
         C: Fn() -> F + Send + Sync + 'static,
@@ -143,8 +144,8 @@ impl KafkaConsumer {
         self
     }
 
-    /// How often an event is tried before the loop stops or parks it; 5 by default. While the database is away, or another
-    /// transaction is in the way, attempts do not count.
+    /// How often an event is tried before the loop stops or parks it; 5 by default, and four times as often if the session ends while
+    /// the handler works. While the database is away, or another transaction is in the way, attempts do not count.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

@@ -1,4 +1,4 @@
-//! The events of one partition in a batch: one transaction, repeated until it is committed or the loop has to stop.
+//! A batch, the events of one partition: one transaction, repeated until it is committed or the loop has to stop.
 
 use std::collections::HashSet;
 use std::error::Error as StdError;
@@ -9,21 +9,29 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::counters::{CLAIMS, PARKED};
 use super::error::{ConsumeError, place, range};
 use super::event::Event;
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
-use crate::session::{BoxError, Connect, Open, Session, find_source, is_transient};
+use crate::session::{BoxError, Connect, Open, Session, find_source, is_conflict, is_transient};
 
-/// Leaves a setting that ends with the transaction. The functions of the queue look several times, so their snapshots must follow
-/// one another.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL outbox_consumer.is_open = 'yes'";
+/// The functions of the queue look several times, so their snapshots must follow one another.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-/// Whether the transaction that began so is still open.
-const IS_OPEN: &str =
-    "SELECT pg_catalog.current_setting('outbox_consumer.is_open', true) IS NOT DISTINCT FROM 'yes'";
+/// The transaction's id.
+const XID: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+
+/// Whether this transaction is still open.
+const IS_OPEN: &str = "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false)";
+
+/// `committed`, `aborted` or `in progress`.
+const STATUS: &str = "SELECT pg_catalog.pg_xact_status($1::xid8)";
+
+/// How many times as often an event is tried if its handler does not fail, but the session ends meanwhile.
+pub(super) const INTERRUPTIONS: u32 = 4;
 
 /// What all partitions share.
 pub(super) struct Worker<H> {
@@ -31,12 +39,12 @@ pub(super) struct Worker<H> {
     pub(super) inbox: Inbox,
     connect: Connect,
     sessions: Mutex<Vec<Arc<Session>>>,
-    attempts: u32,
+    pub(super) attempts: u32,
     park: bool,
     stopping: watch::Receiver<bool>,
 }
 
-/// How a partition's part of a batch ended.
+/// How a batch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Committed,
@@ -51,10 +59,14 @@ pub(super) enum Failed<'a> {
     /// Postgres refuses the user, the password or the database.
     NoSession(BoxError),
     Handler(&'a Event, BoxError),
+    /// The session ended while the handler worked, or the server was short of a resource.
+    Interrupted(&'a Event, BoxError),
     /// The transaction cannot be committed. The event is known if each one was checked.
     Swallowed(Option<&'a Event>),
     /// A handler has ended the transaction. The event is known if each one was checked.
     Ended(Option<&'a Event>),
+    /// A handler has committed the transaction, with the claims of events that were not handled.
+    Committed,
     Commit(Error),
     /// The inbox refuses, and will again: the batch, or this event of it.
     Refused(Error, Option<&'a Event>),
@@ -81,43 +93,42 @@ impl<'a> Failed<'a> {
         if refused.is_some() { Failed::NoSession(error) } else { Failed::Transient(error) }
     }
 
-    pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError) -> Self {
-        let transient = find_source(&*error, |source| {
-            // a statement that always takes too long must not be tried for ever
-            let passes =
-                |error: &&Error| is_transient(error) && error.code() != Some(&SqlState::QUERY_CANCELED);
-            source.downcast_ref::<Error>().filter(passes).map(drop)
-        });
-        if transient.is_some() || open.client().is_closed() {
-            Failed::Transient(error)
-        } else {
-            Failed::Handler(event, error)
+    /// `checked`: no handler before this one has swallowed an error.
+    pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError, checked: bool) -> Self {
+        let code = find_source(&*error, |source| source.downcast_ref::<Error>()?.code().cloned());
+        let transient = find_source(&*error, |source| source.downcast_ref::<Error>().map(is_transient));
+        match code {
+            Some(SqlState::IN_FAILED_SQL_TRANSACTION) if !checked => Failed::Swallowed(None),
+            Some(code) if is_conflict(&code) => Failed::Transient(error),
+            // a statement that always takes too long
+            Some(SqlState::QUERY_CANCELED) => Failed::Handler(event, error),
+            _ if transient == Some(true) || open.client().is_closed() => Failed::Interrupted(event, error),
+            _ => Failed::Handler(event, error),
         }
     }
+}
+
+/// What failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The handler of the event at this offset.
+    Handler(i64),
+    /// The session, while that handler worked.
+    Session(i64),
+    Commit,
 }
 
 /// How often the same failed in a row.
 #[derive(Debug, Default)]
 struct Failures {
-    /// The offset of the event; `None` for the commit.
-    of: Option<i64>,
+    step: Option<Step>,
     count: u32,
 }
 
 impl Failures {
-    /// The handler of this event failed once more.
-    fn of_event(&mut self, offset: i64) -> u32 {
-        self.add(Some(offset))
-    }
-
-    /// The commit was refused once more.
-    fn of_commit(&mut self) -> u32 {
-        self.add(None)
-    }
-
-    fn add(&mut self, of: Option<i64>) -> u32 {
-        self.count = if self.of == of { self.count + 1 } else { 1 };
-        self.of = of;
+    fn add(&mut self, step: Step) -> u32 {
+        self.count = if self.step == Some(step) { self.count + 1 } else { 1 };
+        self.step = Some(step);
         self.count
     }
 }
@@ -146,42 +157,56 @@ impl<H: Handler> Worker<H> {
         // checks after each handler whether it has swallowed an error
         let mut checked = false;
         let (mut failures, mut in_a_row) = (Failures::default(), 0);
+        // the transaction of the last attempt, unless its COMMIT was sent
+        let mut undone: Option<String> = None;
         loop {
-            let failed = match self.attempt(events, &parked, checked).await {
-                Ok(()) => return Ok(Outcome::Committed),
-                Err(failed) => failed,
+            let tried = match undone.take() {
+                None => Ok(()),
+                Some(xid) => self.is_undone(&xid).await.inspect_err(|_| undone = Some(xid)),
             };
+            let tried = match tried {
+                Ok(()) => self.attempt(events, &parked, checked, &mut undone).await,
+                failed => failed,
+            };
+            let Err(failed) = tried else { return Ok(Outcome::Committed) };
             in_a_row += 1;
+            let interrupted = matches!(failed, Failed::Interrupted(..));
             match failed {
                 Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
+                Failed::Committed => return Err(ConsumeError::committed(&range(events))),
                 Failed::NoSession(error) => return Err(ConsumeError::session(error)),
                 Failed::Refused(error, None) => return Err(ConsumeError::database(&range(events), error)),
                 Failed::Refused(error, Some(event)) => {
                     return Err(ConsumeError::database(&place(event), error));
                 }
                 Failed::Swallowed(Some(event)) => return Err(ConsumeError::swallowed(event)),
-                Failed::Ended(Some(event)) => return Err(ConsumeError::ended(event)),
+                Failed::Ended(Some(event)) => {
+                    return Err(match self.is_undone(undone.as_deref().unwrap_or_default()).await {
+                        Err(Failed::Committed) => ConsumeError::committed(&range(events)),
+                        _ => ConsumeError::ended(event),
+                    });
+                }
                 // it is not known which handler it was
                 Failed::Swallowed(None) | Failed::Ended(None) => checked = true,
-                Failed::Handler(event, error) if !checked => {
-                    failures.of_event(event.offset);
-                    tracing::warn!(error, "a batch is tried again, with a check after each event");
-                    checked = true;
-                }
-                Failed::Handler(event, error) => {
-                    let failures_of_it = failures.of_event(event.offset);
-                    if failures_of_it < self.attempts {
+                Failed::Handler(event, error) | Failed::Interrupted(event, error) => {
+                    let (step, attempts) = match interrupted {
+                        true => (Step::Session(event.offset), self.attempts.saturating_mul(INTERRUPTIONS)),
+                        false => (Step::Handler(event.offset), self.attempts),
+                    };
+                    checked |= !interrupted;
+                    let count = failures.add(step);
+                    if count < attempts {
                         tracing::warn!(error, event = place(event), "the handler failed");
                     } else if self.park {
                         tracing::error!(error, event = place(event), "the event is parked");
                         parked.insert(&event.id);
                         (failures, in_a_row) = (Failures::default(), 0);
                     } else {
-                        return Err(ConsumeError::handler(event, failures_of_it, error));
+                        return Err(ConsumeError::handler(event, count, error));
                     }
                 }
                 Failed::Commit(error) => {
-                    if failures.of_commit() >= self.attempts {
+                    if failures.add(Step::Commit) >= self.attempts {
                         return Err(ConsumeError::commit(events, error));
                     }
                     tracing::warn!(error = &error as &dyn StdError, "a commit was refused");
@@ -205,13 +230,17 @@ impl<H: Handler> Worker<H> {
         events: &'a [Event],
         parked: &HashSet<&str>,
         checked: bool,
+        undone: &mut Option<String>,
     ) -> Result<(), Failed<'a>> {
         let open = self.open().await?;
         let of = |error| Failed::of(error, None);
         let behind = self.waiting(&open, events).await?;
         let (held, claimed) = held_back(events, parked, behind);
         let ids: Vec<&str> = claimed.iter().map(|event| event.id.as_str()).collect();
-        let fresh = self.inbox.claim_batch(open.client(), &ids).await.map_err(of)?;
+        // sent in this order, in one round trip
+        let (fresh, xid) = tokio::join!(biased; self.inbox.claim_batch(open.client(), &ids), open.client().query_typed_one(XID, &[]));
+        let (fresh, xid) = (fresh.map_err(of)?, xid.and_then(|row| row.try_get(0)).map_err(of)?);
+        let xid: &String = undone.insert(xid);
         let mut fresh: HashSet<String> = fresh.into_iter().collect();
         let claims = (fresh.len() as u64, (claimed.len() - fresh.len()) as u64);
         // The claims have waited for a former owner of the partition, which may have parked an event meanwhile.
@@ -221,10 +250,10 @@ impl<H: Handler> Worker<H> {
         }
         for event in &todo {
             if let Err(error) = self.handler.handle(open.client(), event).await {
-                return Err(Failed::of_handler(&open, event, error.into()));
+                return Err(Failed::of_handler(&open, event, error.into(), checked));
             }
             if checked {
-                check(&open, Some(event)).await?;
+                check(&open, xid, Some(event)).await?;
             }
         }
         let mut put = 0;
@@ -237,12 +266,29 @@ impl<H: Handler> Worker<H> {
             })?);
         }
         // COMMIT of a transaction that has failed is a rollback without an error
-        check(&open, None).await?;
+        check(&open, xid, None).await?;
+        *undone = None;
         self.commit(open).await?;
         counter!(CLAIMS, "outcome" => "fresh").increment(claims.0);
         counter!(CLAIMS, "outcome" => "done").increment(claims.1);
         counter!(PARKED).increment(put);
         Ok(())
+    }
+
+    /// An error unless this transaction was rolled back.
+    pub(super) async fn is_undone<'a>(&self, xid: &str) -> Result<(), Failed<'a>> {
+        let open = self.open().await?;
+        let row = open.client().query_typed_one(STATUS, &[(&xid, Type::TEXT)]).await;
+        let status: Option<String> =
+            row.and_then(|row| row.try_get(0)).map_err(|error| Failed::of(error, None))?;
+        self.commit(open).await?;
+        match status.as_deref() {
+            Some("committed") => Err(Failed::Committed),
+            Some("in progress") => {
+                Err(Failed::Transient("the transaction of the last attempt has not ended".into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The aggregates of these events that wait in the queue.
@@ -282,9 +328,15 @@ impl<H: Handler> Worker<H> {
     }
 }
 
-/// Whether the transaction has neither failed nor ended since it began. The last handler was that of `handled`.
-async fn check<'a>(open: &Open, handled: Option<&'a Event>) -> Result<(), Failed<'a>> {
-    let row = open.client().query_typed_one(IS_OPEN, &[]).await;
+/// The id of the transaction.
+pub(super) async fn xid<'a>(open: &Open) -> Result<String, Failed<'a>> {
+    let row = open.client().query_typed_one(XID, &[]).await;
+    row.and_then(|row| row.try_get(0)).map_err(|error| Failed::of(error, None))
+}
+
+/// Whether this transaction has neither failed nor ended. The last handler was that of `handled`.
+pub(super) async fn check<'a>(open: &Open, xid: &str, handled: Option<&'a Event>) -> Result<(), Failed<'a>> {
+    let row = open.client().query_typed_one(IS_OPEN, &[(&xid, Type::TEXT)]).await;
     match row.and_then(|row| row.try_get(0)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Failed::Ended(handled)),
@@ -310,16 +362,17 @@ fn held_back<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::Failures;
+    use super::{Failures, Step};
 
     #[test]
-    fn each_event_and_the_commit_have_as_many_attempts() {
+    fn only_the_same_in_a_row_counts() {
         let mut failures = Failures::default();
-        assert_eq!([(); 3].map(|()| failures.of_event(0)), [1, 2, 3]);
-        assert_eq!([(); 2].map(|()| failures.of_event(7)), [1, 2]);
-        assert_eq!([(); 2].map(|()| failures.of_commit()), [1, 2]);
-        assert_eq!(failures.of_event(7), 1);
+        assert_eq!([(); 3].map(|()| failures.add(Step::Handler(0))), [1, 2, 3]);
+        assert_eq!([(); 2].map(|()| failures.add(Step::Handler(7))), [1, 2]);
+        assert_eq!([(); 2].map(|()| failures.add(Step::Commit)), [1, 2]);
+        assert_eq!(failures.add(Step::Handler(7)), 1);
+        assert_eq!(failures.add(Step::Session(7)), 1);
         // after an event was parked
-        assert_eq!(Failures::default().of_commit(), 1);
+        assert_eq!(Failures::default().add(Step::Commit), 1);
     }
 }

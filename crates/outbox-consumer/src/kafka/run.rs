@@ -18,8 +18,8 @@ use super::event::Event;
 use super::partition::{Outcome, Worker};
 use super::{Handler, KafkaConsumer};
 
-/// How long nothing is received because a partition has a full buffer. Then it is paused, so that the others go on: that costs what
-/// librdkafka has fetched of it.
+/// How long nothing is received because a partition has a full buffer. Then it is paused, so that the others go on: that discards
+/// what librdkafka has prefetched of it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl KafkaConsumer {
@@ -28,7 +28,7 @@ impl KafkaConsumer {
     /// While Kafka or Postgres is away it waits, and says so in the log.
     ///
     /// # Errors
-    /// The configuration or a right is missing; a handler keeps failing, unless such events are parked; a handler has swallowed
+    /// A setting or a permission is missing; a handler keeps failing, unless such events are parked; a handler has swallowed
     /// the error of a statement; an event has no id; or Postgres refuses the session or a batch.
     pub async fn run<H: Handler>(
         self,
@@ -55,8 +55,7 @@ impl KafkaConsumer {
         let result = tokio::select! {
             biased;
             () = stop => Ok(()),
-            // it ends only by a panic of the handler
-            Some(_) = parked.join_next() => Err(ConsumeError::panicked()),
+            Some(ended) = parked.join_next() => ended.unwrap_or_else(|_| Err(ConsumeError::panicked())),
             error = consuming.run() => Err(error),
         };
         stopping.send_replace(true);
@@ -64,7 +63,10 @@ impl KafkaConsumer {
         while parked.join_next().await.is_some() {}
         // commits and leaves the group, which may take a moment
         let left = tokio::task::spawn_blocking(move || drop(consuming.consumer)).await;
-        result.and(ended).and(left.map_err(|_| ConsumeError::panicked()))
+        if left.is_err() {
+            tracing::warn!("the consumer did not leave its group");
+        }
+        result.and(ended)
     }
 
     fn subscribe(&self) -> Result<StreamConsumer<Assignment>, ConsumeError> {
@@ -98,7 +100,7 @@ enum Received {
 /// A batch that has ended, its last offset, and how.
 struct Ended {
     partition: Partition,
-    number: u64,
+    assignment: u64,
     last: i64,
     outcome: Result<Outcome, ConsumeError>,
 }
@@ -131,7 +133,7 @@ impl<H: Handler> Consuming<H> {
                 biased;
                 Some(ended) = self.batches.join_next() => self.end(ended),
                 () = tokio::time::sleep_until(patience.unwrap_or_else(Instant::now)), if patience.is_some() => {
-                    change(self.buffers.pause(), |list| self.consumer.pause(list));
+                    for_all(self.buffers.pause(true), |list| self.consumer.pause(list));
                     Ok(())
                 }
                 received = receive(&self.consumer, &self.settings.id_header), if self.receives() => {
@@ -150,29 +152,38 @@ impl<H: Handler> Consuming<H> {
 
     fn start_batches(&mut self) {
         let assignment = self.consumer.context();
-        self.buffers.forget_lost(|partition| assignment.number(partition));
+        self.buffers.forget_lost(|partition| assignment.of(partition));
         while self.batches.len() < self.settings.parallel {
-            let Some(Batch { partition, number, events }) = self.buffers.take() else {
+            let Some(Batch { partition, assignment, events }) = self.buffers.take() else {
                 break;
             };
             let worker = Arc::clone(&self.worker);
             self.batches.spawn(async move {
                 let last = events.last().map_or(0, |event| event.offset);
-                Ended { partition, number, last, outcome: worker.process(&events).await }
+                Ended { partition, assignment, last, outcome: worker.process(&events).await }
             });
         }
-        change(self.buffers.resume(), |list| self.consumer.resume(list));
+        for_all(self.buffers.resume(), |list| self.consumer.resume(list));
+        for_all(self.buffers.pause(false), |list| self.consumer.pause(list));
         let full = self.buffers.is_full();
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
     }
 
     /// Stores the offset of a batch that was committed. What is not stored arrives again, and is not fresh.
     fn end(&mut self, ended: Result<Ended, JoinError>) -> Result<(), ConsumeError> {
-        let Ended { partition, number, last, outcome } = ended.map_err(|_| ConsumeError::panicked())?;
+        let Ended { partition, assignment, last, outcome } = ended.map_err(|_| ConsumeError::panicked())?;
         self.buffers.end(&partition);
-        // another member may have the partition by now
+        if self.consumer.context().of(&partition) != Some(assignment) {
+            // the member that has the partition now does the same
+            if let Err(error) = outcome {
+                tracing::warn!(
+                    error = &error as &dyn StdError,
+                    "a batch of a partition that was revoked failed"
+                );
+            }
+            return Ok(());
+        }
         if outcome? == Outcome::Committed
-            && self.consumer.context().number(&partition) == Some(number)
             && let Err(error) = self.consumer.store_offset(&partition.0, partition.1, last)
         {
             tracing::warn!(error = &error as &dyn StdError, "an offset was not stored");
@@ -183,7 +194,13 @@ impl<H: Handler> Consuming<H> {
     async fn end_batches(&mut self) -> Result<(), ConsumeError> {
         let mut result = Ok(());
         while let Some(ended) = self.batches.join_next().await {
-            result = result.and(self.end(ended));
+            match (self.end(ended), &result) {
+                (Err(error), Ok(())) => result = Err(error),
+                (Err(error), Err(_)) => {
+                    tracing::error!(error = &error as &dyn StdError, "another batch failed")
+                }
+                (Ok(()), _) => {}
+            }
         }
         result
     }
@@ -191,12 +208,16 @@ impl<H: Handler> Consuming<H> {
     /// Accepts what a poll returned, and what has arrived with it.
     async fn accept_all(&mut self, received: Received) -> Result<(), ConsumeError> {
         self.accept(received)?;
-        while self.receives() {
-            let next = receive(&self.consumer, &self.settings.id_header);
-            match tokio::time::timeout(Duration::ZERO, next).await {
-                Ok(received) => self.accept(received)?,
-                Err(_) => break,
+        for _ in 1..self.settings.max_events {
+            if !self.receives() {
+                break;
             }
+            let next = tokio::select! {
+                biased;
+                received = receive(&self.consumer, &self.settings.id_header) => received,
+                () = std::future::ready(()) => break,
+            };
+            self.accept(next)?;
         }
         Ok(())
     }
@@ -204,8 +225,8 @@ impl<H: Handler> Consuming<H> {
     fn accept(&mut self, received: Received) -> Result<(), ConsumeError> {
         match received {
             Received::Event(partition, event) => {
-                if let Some(number) = self.consumer.context().number(&partition) {
-                    self.buffers.add(partition, number, event);
+                if let Some(assignment) = self.consumer.context().of(&partition) {
+                    self.buffers.add(partition, assignment, event);
                 }
             }
             Received::Invalid(error) => self.invalid = Some(error),
@@ -241,13 +262,14 @@ fn judge(consumer: &StreamConsumer<Assignment>, error: KafkaError) -> Result<(),
                 | RDKafkaErrorCode::ClusterAuthorizationFailed
                 | RDKafkaErrorCode::SaslAuthenticationFailed
                 | RDKafkaErrorCode::Authentication
+                | RDKafkaErrorCode::AutoOffsetReset
         )
     );
     if definite || consumer.client().fatal_error().is_some() {
         return Err(ConsumeError::kafka("Kafka refuses the consumer", error));
     }
     let what = if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PollExceeded) {
-        "a handler has blocked its thread for max.poll.interval.ms, so another member got the partitions"
+        "nothing polled for max.poll.interval.ms, so another member got the partitions: a handler must not block its thread"
     } else {
         "Kafka is not available, or a topic is missing"
     };
@@ -256,7 +278,7 @@ fn judge(consumer: &StreamConsumer<Assignment>, error: KafkaError) -> Result<(),
 }
 
 /// Pauses or resumes partitions, if there are any.
-fn change(partitions: Vec<Partition>, change: impl FnOnce(&TopicPartitionList) -> KafkaResult<()>) {
+fn for_all(partitions: Vec<Partition>, change: impl FnOnce(&TopicPartitionList) -> KafkaResult<()>) {
     if partitions.is_empty() {
         return;
     }

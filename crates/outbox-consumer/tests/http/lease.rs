@@ -49,10 +49,36 @@ async fn under_a_lease_a_5xx_or_a_panic_frees_the_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_begin_was_not_answered_runs() {
     let server = server(MINUTE, Duration::ZERO).await;
-    server.lose_next_answer();
+    server.lose_answers(1);
     assert_eq!(server.post("/ok", "k", "e").await.status, 201);
     assert!(server.post("/ok", "k", "e").await.replayed());
     assert_eq!((server.runs(), server.database.effects("e").await), (1, 1));
+}
+
+/// The key is leased for a day, and nobody knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_begin_was_never_answered_is_freed() {
+    let server = server(24 * 60 * MINUTE, Duration::ZERO).await;
+    server.lose_answers(2);
+    server.post("/ok", "k", "e").await.problem(503);
+    let leased = "SELECT count(*) = 1 FROM outbox_router.idempotency_keys";
+    assert_eq!(server.database.session().await.ok(leased).await, "t");
+    let freed = leased.replace("= 1", "= 0");
+    server.database.session().await.until(&freed).await;
+    assert_eq!(server.post("/ok", "k", "e").await.status, 201);
+    assert_eq!(server.runs(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_refused_is_not_tried_until_the_lease_ends() {
+    let server = server(24 * 60 * MINUTE, Duration::ZERO).await;
+    let admin = server.database.session().await;
+    let (first, ()) = tokio::join!(server.post("/held", "k", "e"), async {
+        server.until_runs(1).await;
+        admin.ok("DROP FUNCTION outbox_router.idempotency_finish").await;
+        server.release();
+    });
+    first.problem(500);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,8 +28,8 @@ pub(crate) struct Shared {
     released: watch::Sender<bool>,
     /// Refuses connections of the middleware.
     store_is_gone: AtomicBool,
-    /// The answer to the next begin of a request does not arrive.
-    loses_answer: AtomicBool,
+    /// How many answers to a begin do not arrive.
+    lost_answers: AtomicU32,
 }
 
 pub(crate) struct Server {
@@ -89,14 +89,16 @@ impl Server {
             runs: AtomicU32::new(0),
             released: watch::Sender::new(false),
             store_is_gone: AtomicBool::new(false),
-            loses_answer: AtomicBool::new(false),
+            lost_answers: AtomicU32::new(0),
         });
         let store = Arc::clone(&shared);
         let url = format!("{}?application_name=middleware{options}", database.url());
         let connect = move || {
             let gone = store.store_is_gone.load(Ordering::Relaxed);
             let url = if gone { "postgres://x@127.0.0.1:1/x".to_owned() } else { url.clone() };
-            let loses_answer = store.loses_answer.swap(false, Ordering::Relaxed);
+            let one_less = |lost: u32| lost.checked_sub(1);
+            let loses_answer =
+                store.lost_answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
             async move { if loses_answer { connect_once(&url).await } else { connect(&url).await } }
         };
         let scope = |request: &axum::http::request::Parts| {
@@ -126,8 +128,8 @@ impl Server {
         self.shared.store_is_gone.store(away, Ordering::Relaxed);
     }
 
-    pub(crate) fn lose_next_answer(&self) {
-        self.shared.loses_answer.store(true, Ordering::Relaxed);
+    pub(crate) fn lose_answers(&self, count: u32) {
+        self.shared.lost_answers.store(count, Ordering::Relaxed);
     }
 
     /// Waits until the handler has been called this often.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdkafka::producer::{FutureRecord, Producer};
 
-use crate::topic::{Running, Topic};
+use crate::topic::{Running, Topic, consumer_with};
 
 /// Sends `a1` to `a3` and `b1`, all in one partition, with this value in `a2`.
 async fn send(topic: &Topic, value: &str) {
@@ -76,6 +76,37 @@ async fn a_handler_that_ends_the_transaction_is_found() {
     assert!(error.contains("has ended the transaction"), "{error}");
     let claimed = "SELECT count(*) FROM outbox_router.inbox";
     assert_eq!(topic.session().await.ok(claimed).await, "0");
+}
+
+/// The claims of the later events are committed with it, so a repetition would skip them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_commits_is_found() {
+    for later in ["ok", "divide", "kill"] {
+        let topic = Topic::new(1).await;
+        for (id, value) in [("a1", "ok"), ("a2", "commit"), ("a3", later)] {
+            topic.send(id, "a", value).await;
+        }
+        let error = Running::start(topic.consumer()).error().await;
+        assert!(error.starts_with("a handler has committed the transaction of "), "{later}: {error}");
+    }
+}
+
+/// The session of each attempt ends, as by `idle_in_transaction_session_timeout`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_always_loses_its_session_stops_the_loop() {
+    let topic = Topic::new(1).await;
+    send(&topic, "kill").await;
+    let error = Running::start(topic.consumer().attempts(1)).error().await;
+    assert!(error.starts_with("the handler failed 4 times for event a2 at offset 1 of "), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offset_that_is_missing_stops_the_loop_if_it_is_configured_so() {
+    let topic = Topic::new(1).await;
+    let properties = [("auto.offset.reset", "error")];
+    let consumer = consumer_with(&topic.name, &topic.brokers, &topic.database.url(), &properties);
+    let error = Running::start(consumer).error().await;
+    assert!(error.starts_with("Kafka refuses the consumer"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

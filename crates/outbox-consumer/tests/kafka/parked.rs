@@ -48,6 +48,41 @@ async fn a_parked_event_holds_back_its_aggregate_and_no_other() {
     assert_eq!(queue(&session).await, "");
 }
 
+/// Its session ends at each attempt, and none of them counts. Then it must not be the first one for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_session_always_ends_is_put_off() {
+    let topic = Topic::new(1).await;
+    let session = topic.session().await;
+    for (id, key, value) in [("a1", "a", "kill"), ("b1", "b", "divide"), ("c1", "c", "ok")] {
+        topic.send(id, key, value).await;
+    }
+    let running = Running::start(topic.consumer().attempts(1).park());
+    topic.until_effects(1).await;
+    let put_off = |event: &str, error: &str| {
+        format!(
+            "SELECT attempts = 1 AND due_at > now() AND error LIKE '%{error}%' FROM outbox_router.inbox_queue \
+             WHERE event_id = '{event}'"
+        )
+    };
+    session.until(&put_off("b1", "ERROR: division by zero")).await;
+    session.until(&put_off("a1", "terminating connection")).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_event_whose_handler_commits_stops_the_loop() {
+    let topic = Topic::new(1).await;
+    topic.send("a1", "a", "fail-then-commit").await;
+    let session = topic.session().await;
+    let running = Running::start(topic.consumer().attempts(1).park());
+    session.until("SELECT count(*) = 1 FROM outbox_router.inbox_queue").await;
+    session.ok("CREATE TABLE cure ()").await;
+    session.pass_time().await;
+    let error = running.error().await;
+    assert!(error.starts_with("a handler has committed the transaction of event a1 "), "{error}");
+    assert_eq!(topic.effects().await, ["a1"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_the_queue_refuses_is_named() {
     let topic = Topic::new(1).await;

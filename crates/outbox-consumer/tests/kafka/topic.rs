@@ -146,7 +146,20 @@ fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
 
 /// A member of the group `name`, which consumes the topic `name`.
 pub(crate) fn consumer(name: &str, brokers: &str, url: &str) -> KafkaConsumer {
+    consumer_with(name, brokers, url, &[])
+}
+
+/// The same with further properties.
+pub(crate) fn consumer_with(
+    name: &str,
+    brokers: &str,
+    url: &str,
+    properties: &[(&str, &str)],
+) -> KafkaConsumer {
     let mut config = client(brokers);
+    for (name, value) in properties {
+        config.set(*name, *value);
+    }
     // as short as brokers allow
     config.set("group.id", name).set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "500");
     let url: Arc<str> = url.into();
@@ -190,6 +203,23 @@ impl Handler for Effects {
             }
             "end" => {
                 transaction.batch_execute("ROLLBACK").await?;
+                Ok(())
+            }
+            "commit" => {
+                transaction.batch_execute("COMMIT").await?;
+                Ok(())
+            }
+            "fail-then-commit" => {
+                transaction.batch_execute("SELECT FROM cure").await.map_err(|_| "there is no cure")?;
+                transaction.batch_execute("COMMIT").await?;
+                Ok(())
+            }
+            "divide" => {
+                transaction.batch_execute("SELECT 1 / 0").await?;
+                Ok(())
+            }
+            "kill" => {
+                transaction.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
                 Ok(())
             }
             "panic" => panic!("a handler that panics"),

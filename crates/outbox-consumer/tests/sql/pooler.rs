@@ -101,6 +101,9 @@ async fn each_call_may_run_in_another_session() {
     assert_eq!(inbox.claim_batch(&client, &["a", "b"]).await.unwrap(), ["b"]);
     assert!(inbox.newer(&client, "order", 1).await.unwrap());
     assert!(!inbox.newer(&client, "order", 1).await.unwrap());
+    let sequence = "000000000016b3740000000000000002";
+    assert!(inbox.newer_in_log(&client, "customer", sequence).await.unwrap());
+    assert!(!inbox.newer_in_log(&client, "customer", sequence).await.unwrap());
 
     let minute = Some(MINUTE);
     assert!(inbox.put(&client, "c", b"{}", None, Some("7")).await.unwrap());
@@ -111,6 +114,10 @@ async fn each_call_may_run_in_another_session() {
     assert!(inbox.fail(&client, &next[0], "busy").await.unwrap());
     assert!(!inbox.fail(&client, &next[0], "busy").await.unwrap(), "it has no lease any more");
     assert!(!inbox.done(&client, &next[0]).await.unwrap());
+    assert!(inbox.put(&client, "f", b"{}", None, None).await.unwrap());
+    let next = inbox.next(&client, 10, minute).await.unwrap();
+    assert_eq!(inbox.done_all(&client, &next).await.unwrap(), 1);
+    assert_eq!(inbox.done_all(&client, &[]).await.unwrap(), 0);
 
     let (token, other) = (Token::random(), Token::random());
     for _ in 0..2 {
