@@ -52,12 +52,21 @@ BEGIN
     RAISE 'the % is NULL', what USING ERRCODE = '22023', HINT = 'Pass a text of 1 to ' || maximum || ' characters.';
   ELSIF value = '' THEN
     RAISE 'the % is empty', what USING ERRCODE = '22023', HINT = 'Pass a text of 1 to ' || maximum || ' characters.';
+  ELSIF length(value) > maximum AND what = 'reason' THEN
+    RAISE 'the reason has % characters, more than %', length(value), maximum USING ERRCODE = '22023', HINT = 'Shorten it.';
   ELSIF length(value) > maximum THEN
     RAISE 'the % has % characters, more than %', what, length(value), maximum
       USING ERRCODE = '22023', HINT = 'Pass its SHA-256 instead, for example outbox_router.inbox_body_key(...).';
-  ELSIF what = 'event id' AND value LIKE '{%}' THEN
+  END IF;
+END $$;
+
+-- For functions that also take an array: a driver that does not know the type of a parameter would call the wrong one.
+CREATE FUNCTION outbox_router.inbox_check_no_array(event_id text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF event_id LIKE '{%}' THEN
     RAISE 'the event id has the form of an array' USING ERRCODE = '22023',
-      HINT = 'For several ids cast the parameter: inbox_claim($1, $2::text[]). A JSON document is no id.';
+      HINT = 'For several ids, or one in braces, cast the parameter: inbox_claim($1, $2::text[]).';
   END IF;
 END $$;
 
@@ -100,7 +109,7 @@ END $$;
 CREATE FUNCTION outbox_router.inbox_check(consumer text, event_id text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM outbox_router.inbox_check_consumer(consumer);
-  IF (length(event_id) BETWEEN 1 AND 1000) IS NOT TRUE OR event_id LIKE '{%}' THEN
+  IF (length(event_id) BETWEEN 1 AND 1000) IS NOT TRUE THEN
     PERFORM outbox_router.inbox_check_name('event id', event_id, 1000);
   END IF;
 END $$;
@@ -134,6 +143,7 @@ BEGIN
     END IF;
   END IF;
   PERFORM outbox_router.inbox_check(inbox_claim.consumer, inbox_claim.event_id);
+  PERFORM outbox_router.inbox_check_no_array(inbox_claim.event_id);
   LOOP
     INSERT INTO outbox_router.inbox (consumer, event_id) VALUES (inbox_claim.consumer, inbox_claim.event_id)
       ON CONFLICT DO NOTHING;
@@ -241,6 +251,14 @@ BEGIN
   RETURN QUERY SELECT u.id FROM unnest(inbox_claim.event_ids) WITH ORDINALITY u (id, n)
     JOIN unnest(fresh) f (id) ON f.id = u.id GROUP BY u.id ORDER BY min(u.n);
 END $$;
+
+-- Those of these events that this transaction has claimed and committed. For a consumer whose transaction has ended unexpectedly: after
+-- a crash of the server an id may be given again, but then the claims are gone.
+CREATE FUNCTION outbox_router.inbox_claimed_by(consumer text, event_ids text[], xid xid8) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT u.id FROM unnest(event_ids) u (id) WHERE (SELECT i.xmin = inbox_claimed_by.xid::xid FROM outbox_router.inbox i
+    WHERE i.consumer = inbox_claimed_by.consumer AND i.event_id = u.id)
+$$;
 
 -- Stores, once, what duplicates of a claimed event get.
 CREATE FUNCTION outbox_router.inbox_result(consumer text, event_id text, result jsonb) RETURNS void

@@ -58,7 +58,7 @@ DECLARE
   own_xid xid8;
   found_row record;
 BEGIN
-  IF (length(inbox_put.event_id) BETWEEN 1 AND 1000 AND inbox_put.event_id NOT LIKE '{%}') IS NOT TRUE
+  IF (length(inbox_put.event_id) BETWEEN 1 AND 1000) IS NOT TRUE
     OR NOT EXISTS (SELECT FROM outbox_router.inbox_consumers c WHERE c.consumer = inbox_put.consumer)
   THEN
     PERFORM outbox_router.inbox_check(inbox_put.consumer, inbox_put.event_id);
@@ -210,8 +210,10 @@ BEGIN
   IF cardinality(picked) = 0 THEN
     NULL;
   ELSIF lease IS NULL THEN
-    -- inbox_done looks at it: until the end of this transaction
-    PERFORM set_config('outbox_router.taken_in', pg_current_xact_id()::text, true);
+    -- for inbox_done: the transaction, and the positions that it has taken
+    PERFORM set_config('outbox_router.taken', CASE WHEN outbox_router.inbox_took() IS NULL THEN pg_current_xact_id() || ' '
+        ELSE current_setting('outbox_router.taken') END || string_agg(q.position::text, ' ') || ' ', true)
+      FROM outbox_router.inbox_queue q WHERE q.ctid = ANY (picked);
     RETURN QUERY WITH taken AS MATERIALIZED (
       SELECT q.position, q.event_id, q.payload, q.aggregate, q.sequence, q.attempts FROM outbox_router.inbox_queue q
         WHERE q.ctid = ANY (picked)
@@ -229,6 +231,12 @@ END $$;
 -- The lowest position that has not been drawn.
 CREATE FUNCTION outbox_router.inbox_upcoming() RETURNS bigint LANGUAGE sql
 AS $$ SELECT s.last_value + s.is_called::integer FROM outbox_router.inbox_position s $$;
+
+-- The positions that this transaction has taken without a lease, each between two spaces. NULL: none.
+CREATE FUNCTION outbox_router.inbox_took() RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT substr(t.taken, strpos(t.taken, ' ')) FROM (SELECT current_setting('outbox_router.taken', true)) t (taken)
+    WHERE split_part(t.taken, ' ', 1) = pg_current_xact_id_if_assigned()::text
+$$;
 
 -- Whether every transaction before this one, which has set a mark, has ended. If its id has not been given yet, it is that of the
 -- cluster from which the database was restored.
@@ -333,9 +341,11 @@ RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, 
 #variable_conflict use_column
 DECLARE
   taken outbox_router.inbox_queue := outbox_router.inbox_taken(inbox_done.consumer, inbox_done.event_id, inbox_done.token);
+  took constant text := outbox_router.inbox_took();
 BEGIN
+  PERFORM outbox_router.inbox_check_no_array(inbox_done.event_id);
   IF inbox_done.token IS NULL
-    AND (current_setting('outbox_router.taken_in', true) = pg_current_xact_id_if_assigned()::text) IS NOT TRUE
+    AND (took IS NULL OR (taken.position IS NOT NULL AND strpos(took, ' ' || taken.position || ' ') = 0))
   THEN
     RAISE 'the event "%" was not taken in this transaction', inbox_done.event_id
       USING ERRCODE = '55000', HINT = 'Call inbox_next first in this transaction, or pass the token of its lease.';
@@ -359,15 +369,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 #variable_conflict use_column
 DECLARE
   taken tid[];
+  took constant text := outbox_router.inbox_took();
   ended bigint;
 BEGIN
   PERFORM outbox_router.inbox_check_consumer(inbox_done.consumer);
   IF cardinality(inbox_done.event_ids) > 0 IS NOT TRUE THEN
     -- inbox_next returned nothing
     RETURN 0;
-  ELSIF inbox_done.token IS NULL
-    AND (current_setting('outbox_router.taken_in', true) = pg_current_xact_id_if_assigned()::text) IS NOT TRUE
-  THEN
+  ELSIF inbox_done.token IS NULL AND took IS NULL THEN
     RAISE 'the events were not taken in this transaction'
       USING ERRCODE = '55000', HINT = 'Call inbox_next first in this transaction, or pass the token of its lease.';
   END IF;
@@ -378,7 +387,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT m.position FROM outbox_router.inbox m
         WHERE m.consumer = inbox_done.consumer AND m.event_id = u.id OFFSET 0) i
       CROSS JOIN LATERAL (SELECT q.ctid FROM outbox_router.inbox_queue q
-        WHERE q.consumer = inbox_done.consumer AND q.position = i.position AND (q.token IS NULL OR q.due_at <= clock_timestamp())
+        WHERE q.consumer = inbox_done.consumer AND q.position = i.position AND strpos(took, ' ' || q.position || ' ') > 0
         FOR UPDATE SKIP LOCKED) one);
   ELSE
     taken := ARRAY(SELECT one.ctid FROM unnest(inbox_done.event_ids) u (id)

@@ -238,6 +238,16 @@ impl Error {
         }
     }
 
+    /// The same for a database without a router: no events wait for one.
+    pub fn without_router(self) -> Self {
+        match self {
+            Error::Definite(definite) if definite.events.effect == Effect::Late => {
+                Error::Definite(definite).meaning(Effect::None, "")
+            }
+            other => other,
+        }
+    }
+
     fn definite(code: ErrorCode, exit: Exit, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
         Definite {
             code,

@@ -105,6 +105,20 @@ impl Inbox {
         rows.iter().map(|row: &Row| row.try_get(0)).collect()
     }
 
+    /// Whether the transaction with this id has claimed one of these events, and was committed.
+    #[cfg(feature = "kafka")]
+    pub(crate) async fn claimed_by(
+        &self,
+        client: &impl GenericClient,
+        event_ids: &[&str],
+        xid: &str,
+    ) -> Result<bool, Error> {
+        let sql = "SELECT EXISTS (SELECT FROM outbox_router.inbox_claimed_by($1, $2, $3::xid8))";
+        let parameters: [Parameter<'_>; 3] =
+            [(&self.consumer, Type::TEXT), (&event_ids, Type::TEXT_ARRAY), (&xid, Type::TEXT)];
+        client.query_typed_one(sql, &parameters).await?.try_get(0)
+    }
+
     /// Stores the JSON that duplicates of an event get, in the transaction that claimed it.
     ///
     /// # Errors

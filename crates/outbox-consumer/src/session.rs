@@ -103,7 +103,12 @@ pub(crate) fn lost_connection(error: &Error) -> bool {
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error.code() {
         None => lost_connection(error),
-        Some(code) => matches!(code.code().get(..2), Some("08" | "53" | "57")) || is_conflict(code),
+        Some(code) => {
+            matches!(code.code().get(..2), Some("08" | "53" | "57"))
+                || is_conflict(code)
+                // a primary that was demoted, or a standby
+                || *code == SqlState::READ_ONLY_SQL_TRANSACTION
+        }
     }
 }
 

@@ -40,8 +40,9 @@ const MIGRATIONS: Migrations = Migrations {
 };
 
 /// What a consumer calls. The other functions are called by these, or are for operators.
-const FUNCTIONS: [&str; 18] = [
+const FUNCTIONS: [&str; 19] = [
     "inbox_claim",
+    "inbox_claimed_by",
     "inbox_result",
     "inbox_body_key",
     "inbox_start",

@@ -70,7 +70,7 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
 /// # Errors
 /// The schema belongs to another role, or Postgres cannot be reached or refuses.
 pub(super) async fn init_consumer(args: &InitArgs, env: &Environment) -> Result<(), Error> {
-    consumer::install(args, env).await
+    consumer::install(args, env).await.map_err(Error::without_router)
 }
 
 /// Refuses a name that no role can have, and a server for the script, which needs none.

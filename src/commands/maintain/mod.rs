@@ -14,7 +14,7 @@ use super::inbox::connect;
 use super::signals::cancelled_by;
 use crate::admin::AdminServer;
 use crate::cli::maintain::MaintainArgs;
-use crate::error::{Effect, Error};
+use crate::error::Error;
 use crate::postgres::inbox::{Deleted, Status, expire};
 use crate::quantity::counted;
 use crate::supervisor::backoff::Backoff;
@@ -35,13 +35,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// A definite answer of Postgres, or the address is not available. With `--once`, any failure.
 pub async fn maintain(args: &MaintainArgs, env: &Environment) -> Result<(), Error> {
-    if args.once {
-        return once(args, env).await;
-    }
+    let done = if args.once { once(args, env).await } else { run(args, env).await };
+    done.map_err(Error::without_router)
+}
+
+async fn run(args: &MaintainArgs, env: &Environment) -> Result<(), Error> {
     let numbers = Numbers::default();
     let remedy = "Give a free address of this machine with --listen";
-    let server = AdminServer::serve(&args.listen, exposition::pages(&numbers), remedy)
-        .map_err(|error| error.meaning(Effect::None, ""))?;
+    let server = AdminServer::serve(&args.listen, exposition::pages(&numbers), remedy)?;
     let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()])?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), metrics = %server.address(), "starting");
     // a batch that is interrupted is either committed or not

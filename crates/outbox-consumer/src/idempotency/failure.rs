@@ -32,6 +32,7 @@ impl Failure {
             SqlState::CRASH_SHUTDOWN,
             SqlState::CANNOT_CONNECT_NOW,
             SqlState::TOO_MANY_CONNECTIONS,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
         ];
         if gone.contains(code) || code.code().starts_with("08") {
             Failure::NoStore

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -185,9 +186,10 @@ where
 /// the first may have been lost.
 async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result<Start, Failure> {
     let token = Token::random();
+    let sent = AtomicBool::new(false);
     let tried = tokio::time::timeout(settings.times.wait + BEGIN_TIMEOUT, async {
-        match begin_once(settings, key, token, hash).await {
-            Err(Failure::NoStore) => begin_once(settings, key, token, hash).await,
+        match begin_once(settings, key, token, hash, &sent).await {
+            Err(Failure::NoStore) => begin_once(settings, key, token, hash, &sent).await,
             begun => begun,
         }
     });
@@ -195,7 +197,8 @@ async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result
         tracing::error!("the store of the idempotency keys does not answer");
         Err(Failure::Refused)
     });
-    if settings.times.lease.is_some() && matches!(begun, Err(Failure::NoStore | Failure::Refused)) {
+    let leased = settings.times.lease.is_some() && sent.load(Ordering::Relaxed);
+    if leased && matches!(begun, Err(Failure::NoStore | Failure::Refused)) {
         tokio::spawn(release(settings.clone(), key.clone(), token));
     }
     begun
@@ -205,8 +208,8 @@ async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result
 /// the lease.
 async fn release(settings: Settings, key: IdempotencyKey, token: Token) {
     let freed = StoredResponse { status: 500, ..StoredResponse::default() };
-    for _ in 0..60 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    for seconds in [1, 2, 4, 8, 16, 32] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
         if let Ok(session) = settings.connect.session().await
             && let Ok(true) = key.finish(&**session, token, &freed).await
         {
@@ -220,6 +223,7 @@ async fn begin_once(
     key: &IdempotencyKey,
     token: Token,
     hash: &[u8],
+    sent: &AtomicBool,
 ) -> Result<Start, Failure> {
     let session = settings.connect.session().await.map_err(|error| {
         tracing::error!(error, "no session for an idempotency key");
@@ -230,6 +234,7 @@ async fn begin_once(
         Failure::of(&error)
     };
     let times = settings.times;
+    sent.store(true, Ordering::Relaxed);
     if let Some(lease) = times.lease {
         let until = Instant::now() + lease;
         let begun = key.begin(&**session, token, hash, times).await.map_err(failure)?;

@@ -26,8 +26,9 @@ impl ConsumeError {
     }
 
     pub(super) fn no_id(place: &str, header: &str) -> Self {
-        let what =
-            format!("{place} has no header `{header}` with an id: set the header's name with id_header");
+        let what = format!(
+            "{place} has no header `{header}` with an id: set the header's name with id_header, or commit a later offset to skip it"
+        );
         ConsumeError { what, source: None }
     }
 
@@ -50,18 +51,33 @@ impl ConsumeError {
 
     pub(super) fn ended(event: &Event) -> Self {
         let what = format!(
-            "the handler of {} has ended the transaction, so its batch could not be committed: return an error instead of rolling back, \
-             or use a savepoint",
+            "the handler of {} has rolled the transaction back, so what later events of its batch have done may be committed, and happen \
+             again: return an error instead, or use a savepoint",
             place(event)
         );
         ConsumeError { what, source: None }
     }
 
-    /// Events of `batch` were claimed by it and are not handled.
-    pub(super) fn committed(batch: &str) -> Self {
+    /// The claims of the `unhandled` events were committed, too.
+    pub(super) fn committed(batch: &str, unhandled: &[String]) -> Self {
+        let cure = match unhandled {
+            [] => "correct it; all events were handled, and none is lost".to_owned(),
+            ids => format!(
+                "correct it, and let outbox-router inbox clear forget the events that were not handled: {}",
+                ids.join(" ")
+            ),
+        };
+        ConsumeError {
+            what: format!("a handler has committed the transaction of {batch}: {cure}"),
+            source: None,
+        }
+    }
+
+    pub(super) fn committed_parked(event: &Event) -> Self {
         let what = format!(
-            "a handler has committed the transaction of {batch}, with the claims of events that were not handled: correct it, let \
-             outbox-router inbox clear forget those events, and start again"
+            "the handler of the parked {} has committed the transaction, which does not end the event: correct it, and let outbox-router \
+             inbox discard end the event",
+            place(event)
         );
         ConsumeError { what, source: None }
     }
@@ -73,7 +89,8 @@ impl ConsumeError {
     }
 
     pub(super) fn panicked() -> Self {
-        let what = "the handler panicked: its message is in the log of the process".to_owned();
+        let what =
+            "the handler panicked: correct what its message in the log of the process names".to_owned();
         ConsumeError { what, source: None }
     }
 

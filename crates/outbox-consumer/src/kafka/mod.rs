@@ -45,9 +45,11 @@ mod buffers;
 mod counters;
 mod error;
 mod event;
+mod failed;
 mod parked;
 mod partition;
 mod run;
+mod transaction;
 
 use std::ops::DerefMut;
 
@@ -65,7 +67,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Why it could not be done.
     type Error: Into<BoxError> + Send;
 
-    /// Handles an event in the transaction, which the caller commits or rolls back. Return every error of a statement: after an error
+    /// Handles an event in the transaction, which the caller commits or rolls back, and this must not end. Return every error of a statement: after an error
     /// the transaction cannot be committed.
     ///
     /// The error of a later event rolls the batch back, and then this is called again for the events before it. So effects
@@ -154,7 +156,8 @@ impl KafkaConsumer {
 
     /// Puts an event whose handler keeps failing into the queue of the inbox, and the later ones of its aggregate, the key,
     /// behind it, instead of stopping. The loop tries them again when they are due; after eight attempts they wait for an
-    /// operator. Nothing else may put events into this inbox's queue.
+    /// operator. Nothing else may put events into this inbox's queue. An event that the queue refuses, with a key of more than 1,000
+    /// characters or more than 16 MiB as JSON, stops the loop.
     #[must_use]
     pub fn park(mut self) -> Self {
         self.park = true;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::Handler;
 use super::error::{ConsumeError, place};
 use super::event::Event;
-use super::partition::{Failed, INTERRUPTIONS, Worker, check, xid};
+use super::failed::{Failed, INTERRUPTIONS};
+use super::partition::Worker;
+use super::transaction::{check, xid};
 use crate::queue::QueuedEvent;
 use crate::session::Open;
 
@@ -78,7 +80,7 @@ impl<H: Handler> Worker<H> {
         };
         match self.handle_parked(open, &queued, &event).await {
             Ok(()) => Ok(Tried::Ended),
-            Err(Failed::Committed) => Err(ConsumeError::committed(&place(&event))),
+            Err(Failed::Committed) => Err(ConsumeError::committed_parked(&event)),
             Err(failed @ (Failed::Transient(_) | Failed::NoSession(_) | Failed::Interrupted(..))) => {
                 Ok(Tried::NotNow(reason(&failed), Some(queued)))
             }
@@ -101,9 +103,10 @@ impl<H: Handler> Worker<H> {
         let handled = match self.handler.handle(open.client(), event).await {
             Err(error) => Err(Failed::of_handler(&open, event, error.into(), true)),
             Ok(()) => match check(&open, &xid, Some(event)).await {
-                Ok(()) => match self.inbox.done(open.client(), queued).await {
-                    Ok(true) => return self.commit(open).await,
-                    Ok(false) => {
+                // all, because of ids in braces
+                Ok(()) => match self.inbox.done_all(open.client(), std::slice::from_ref(queued)).await {
+                    Ok(1..) => return self.commit(open).await,
+                    Ok(_) => {
                         Err(Failed::Transient("an operator or another member has ended the event".into()))
                     }
                     Err(error) => Err(Failed::of(error, Some(event))),
@@ -113,7 +116,6 @@ impl<H: Handler> Worker<H> {
         };
         // the row is locked until then
         open.roll_back().await;
-        self.is_undone(&xid).await?;
         handled
     }
 

@@ -7,31 +7,18 @@ use std::time::Duration;
 
 use metrics::counter;
 use tokio::sync::watch;
-use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::counters::{CLAIMS, PARKED};
 use super::error::{ConsumeError, place, range};
 use super::event::Event;
+use super::failed::{Failed, INTERRUPTIONS};
+use super::transaction::{self, check};
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
-use crate::session::{BoxError, Connect, Open, Session, find_source, is_conflict, is_transient};
+use crate::session::{Connect, Open, Session, is_transient};
 
 /// The functions of the queue look several times, so their snapshots must follow one another.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-
-/// The transaction's id.
-const XID: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
-
-/// Whether this transaction is still open.
-const IS_OPEN: &str = "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false)";
-
-/// `committed`, `aborted` or `in progress`.
-const STATUS: &str = "SELECT pg_catalog.pg_xact_status($1::xid8)";
-
-/// How many times as often an event is tried if its handler does not fail, but the session ends meanwhile.
-pub(super) const INTERRUPTIONS: u32 = 4;
 
 /// What all partitions share.
 pub(super) struct Worker<H> {
@@ -52,59 +39,18 @@ pub(super) enum Outcome {
     Interrupted,
 }
 
-/// Why one attempt failed. Nothing of it was committed, unless the connection ended during COMMIT.
-pub(super) enum Failed<'a> {
-    /// The database is away, or another transaction was in the way.
-    Transient(BoxError),
-    /// Postgres refuses the user, the password or the database.
-    NoSession(BoxError),
-    Handler(&'a Event, BoxError),
-    /// The session ended while the handler worked, or the server was short of a resource.
-    Interrupted(&'a Event, BoxError),
-    /// The transaction cannot be committed. The event is known if each one was checked.
-    Swallowed(Option<&'a Event>),
-    /// A handler has ended the transaction. The event is known if each one was checked.
-    Ended(Option<&'a Event>),
-    /// A handler has committed the transaction, with the claims of events that were not handled.
-    Committed,
-    Commit(Error),
-    /// The inbox refuses, and will again: the batch, or this event of it.
-    Refused(Error, Option<&'a Event>),
+/// The claims of an attempt.
+struct Claims {
+    xid: String,
+    /// The ids that were fresh, in the order of their events.
+    events: Vec<String>,
+    /// How many of them were handled.
+    handled: usize,
 }
 
-impl<'a> Failed<'a> {
-    /// Of a statement of the loop itself, after these handlers have returned.
-    pub(super) fn of(error: Error, handled: Option<&'a Event>) -> Self {
-        if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
-            Failed::Swallowed(handled)
-        } else if is_transient(&error) {
-            Failed::Transient(error.into())
-        } else {
-            Failed::Refused(error, None)
-        }
-    }
-
-    /// Of `connect`: it tells by its sources whether Postgres will refuse again.
-    fn to_connect(error: BoxError) -> Self {
-        let refused = find_source(&*error, |source| {
-            let code = source.downcast_ref::<Error>()?.code()?.code();
-            matches!(code.get(..2), Some("28" | "3D")).then_some(())
-        });
-        if refused.is_some() { Failed::NoSession(error) } else { Failed::Transient(error) }
-    }
-
-    /// `checked`: no handler before this one has swallowed an error.
-    pub(super) fn of_handler(open: &Open, event: &'a Event, error: BoxError, checked: bool) -> Self {
-        let code = find_source(&*error, |source| source.downcast_ref::<Error>()?.code().cloned());
-        let transient = find_source(&*error, |source| source.downcast_ref::<Error>().map(is_transient));
-        match code {
-            Some(SqlState::IN_FAILED_SQL_TRANSACTION) if !checked => Failed::Swallowed(None),
-            Some(code) if is_conflict(&code) => Failed::Transient(error),
-            // a statement that always takes too long
-            Some(SqlState::QUERY_CANCELED) => Failed::Handler(event, error),
-            _ if transient == Some(true) || open.client().is_closed() => Failed::Interrupted(event, error),
-            _ => Failed::Handler(event, error),
-        }
+impl Claims {
+    fn unhandled(&self) -> &[String] {
+        self.events.get(self.handled..).unwrap_or_default()
     }
 }
 
@@ -157,35 +103,28 @@ impl<H: Handler> Worker<H> {
         // checks after each handler whether it has swallowed an error
         let mut checked = false;
         let (mut failures, mut in_a_row) = (Failures::default(), 0);
-        // the transaction of the last attempt, unless its COMMIT was sent
-        let mut undone: Option<String> = None;
+        let mut claims: Option<Claims> = None;
         loop {
-            let tried = match undone.take() {
-                None => Ok(()),
-                Some(xid) => self.is_undone(&xid).await.inspect_err(|_| undone = Some(xid)),
-            };
-            let tried = match tried {
-                Ok(()) => self.attempt(events, &parked, checked, &mut undone).await,
-                failed => failed,
-            };
+            let tried = self.attempt(events, &parked, checked, &mut claims).await;
             let Err(failed) = tried else { return Ok(Outcome::Committed) };
             in_a_row += 1;
             let interrupted = matches!(failed, Failed::Interrupted(..));
             match failed {
                 Failed::Transient(error) => tracing::warn!(error, "a batch is tried again"),
-                Failed::Committed => return Err(ConsumeError::committed(&range(events))),
+                Failed::Committed => {
+                    let unhandled = claims.as_ref().map(Claims::unhandled).unwrap_or_default();
+                    return Err(ConsumeError::committed(&range(events), unhandled));
+                }
                 Failed::NoSession(error) => return Err(ConsumeError::session(error)),
-                Failed::Refused(error, None) => return Err(ConsumeError::database(&range(events), error)),
+                Failed::Refused(error, None) => {
+                    let what = self.find_refused(events).await.map_or_else(|| range(events), place);
+                    return Err(ConsumeError::database(&what, error));
+                }
                 Failed::Refused(error, Some(event)) => {
                     return Err(ConsumeError::database(&place(event), error));
                 }
                 Failed::Swallowed(Some(event)) => return Err(ConsumeError::swallowed(event)),
-                Failed::Ended(Some(event)) => {
-                    return Err(match self.is_undone(undone.as_deref().unwrap_or_default()).await {
-                        Err(Failed::Committed) => ConsumeError::committed(&range(events)),
-                        _ => ConsumeError::ended(event),
-                    });
-                }
+                Failed::Ended(Some(event)) => return Err(ConsumeError::ended(event)),
                 // it is not known which handler it was
                 Failed::Swallowed(None) | Failed::Ended(None) => checked = true,
                 Failed::Handler(event, error) | Failed::Interrupted(event, error) => {
@@ -230,7 +169,7 @@ impl<H: Handler> Worker<H> {
         events: &'a [Event],
         parked: &HashSet<&str>,
         checked: bool,
-        undone: &mut Option<String>,
+        claims: &mut Option<Claims>,
     ) -> Result<(), Failed<'a>> {
         let open = self.open().await?;
         let of = |error| Failed::of(error, None);
@@ -238,22 +177,28 @@ impl<H: Handler> Worker<H> {
         let (held, claimed) = held_back(events, parked, behind);
         let ids: Vec<&str> = claimed.iter().map(|event| event.id.as_str()).collect();
         // sent in this order, in one round trip
-        let (fresh, xid) = tokio::join!(biased; self.inbox.claim_batch(open.client(), &ids), open.client().query_typed_one(XID, &[]));
+        let (fresh, xid) = tokio::join!(biased; self.inbox.claim_batch(open.client(), &ids), open.client().query_typed_one(transaction::XID, &[]));
         let (fresh, xid) = (fresh.map_err(of)?, xid.and_then(|row| row.try_get(0)).map_err(of)?);
-        let xid: &String = undone.insert(xid);
         let mut fresh: HashSet<String> = fresh.into_iter().collect();
-        let claims = (fresh.len() as u64, (claimed.len() - fresh.len()) as u64);
+        if let Some(last) = claims.as_ref() {
+            self.check_undone(&open, last, &fresh).await?;
+        }
+        let outcomes = (fresh.len() as u64, (claimed.len() - fresh.len()) as u64);
         // The claims have waited for a former owner of the partition, which may have parked an event meanwhile.
         let todo: Vec<&Event> = claimed.into_iter().filter(|event| fresh.remove(&event.id)).collect();
         if !self.waiting(&open, todo.iter().copied()).await?.is_empty() {
             return Err(Failed::Transient("another member has parked an event of the same aggregate".into()));
         }
+        let claims_of_this =
+            Claims { xid, events: todo.iter().map(|event| event.id.clone()).collect(), handled: 0 };
+        let this = claims.insert(claims_of_this);
         for event in &todo {
             if let Err(error) = self.handler.handle(open.client(), event).await {
                 return Err(Failed::of_handler(&open, event, error.into(), checked));
             }
+            this.handled += 1;
             if checked {
-                check(&open, xid, Some(event)).await?;
+                check(&open, &this.xid, Some(event)).await?;
             }
         }
         let mut put = 0;
@@ -266,29 +211,47 @@ impl<H: Handler> Worker<H> {
             })?);
         }
         // COMMIT of a transaction that has failed is a rollback without an error
-        check(&open, xid, None).await?;
-        *undone = None;
+        check(&open, &this.xid, None).await?;
+        // it may succeed although its answer is lost
+        *claims = None;
         self.commit(open).await?;
-        counter!(CLAIMS, "outcome" => "fresh").increment(claims.0);
-        counter!(CLAIMS, "outcome" => "done").increment(claims.1);
+        counter!(CLAIMS, "outcome" => "fresh").increment(outcomes.0);
+        counter!(CLAIMS, "outcome" => "done").increment(outcomes.1);
         counter!(PARKED).increment(put);
         Ok(())
     }
 
-    /// An error unless this transaction was rolled back.
-    pub(super) async fn is_undone<'a>(&self, xid: &str) -> Result<(), Failed<'a>> {
-        let open = self.open().await?;
-        let row = open.client().query_typed_one(STATUS, &[(&xid, Type::TEXT)]).await;
-        let status: Option<String> =
-            row.and_then(|row| row.try_get(0)).map_err(|error| Failed::of(error, None))?;
-        self.commit(open).await?;
-        match status.as_deref() {
-            Some("committed") => Err(Failed::Committed),
-            Some("in progress") => {
-                Err(Failed::Transient("the transaction of the last attempt has not ended".into()))
-            }
-            _ => Ok(()),
+    /// Whether a handler has committed the claims of the last attempt, so that these events are not fresh again. The new claims have
+    /// waited for the end of that transaction.
+    async fn check_undone<'a>(
+        &self,
+        open: &Open,
+        last: &Claims,
+        fresh: &HashSet<String>,
+    ) -> Result<(), Failed<'a>> {
+        let gone: Vec<&str> =
+            last.events.iter().filter(|id| !fresh.contains(*id)).map(String::as_str).collect();
+        if gone.is_empty() {
+            return Ok(());
         }
+        let committed = self.inbox.claimed_by(open.client(), &gone, &last.xid).await;
+        match committed.map_err(|error| Failed::of(error, None))? {
+            false => Ok(()),
+            true => Err(Failed::Committed),
+        }
+    }
+
+    /// The event that the inbox refuses, if it is one of these.
+    async fn find_refused<'a>(&self, events: &'a [Event]) -> Option<&'a Event> {
+        for event in events {
+            let open = self.open().await.ok()?;
+            let claimed = self.inbox.claim_batch(open.client(), &[&event.id]).await;
+            open.roll_back().await;
+            if claimed.is_err_and(|error| error.code().is_some_and(|code| code.code().starts_with("22"))) {
+                return Some(event);
+            }
+        }
+        None
     }
 
     /// The aggregates of these events that wait in the queue.
@@ -325,22 +288,6 @@ impl<H: Handler> Worker<H> {
         })?;
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(session);
         Ok(())
-    }
-}
-
-/// The id of the transaction.
-pub(super) async fn xid<'a>(open: &Open) -> Result<String, Failed<'a>> {
-    let row = open.client().query_typed_one(XID, &[]).await;
-    row.and_then(|row| row.try_get(0)).map_err(|error| Failed::of(error, None))
-}
-
-/// Whether this transaction has neither failed nor ended. The last handler was that of `handled`.
-pub(super) async fn check<'a>(open: &Open, xid: &str, handled: Option<&'a Event>) -> Result<(), Failed<'a>> {
-    let row = open.client().query_typed_one(IS_OPEN, &[(&xid, Type::TEXT)]).await;
-    match row.and_then(|row| row.try_get(0)) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Failed::Ended(handled)),
-        Err(error) => Err(Failed::of(error, handled)),
     }
 }
 

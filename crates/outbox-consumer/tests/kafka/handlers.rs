@@ -73,7 +73,7 @@ async fn a_handler_that_ends_the_transaction_is_found() {
     send(&topic, "end").await;
     let error = Running::start(topic.consumer()).error().await;
     assert!(error.starts_with("the handler of event a2 at offset 1 of "), "{error}");
-    assert!(error.contains("has ended the transaction"), "{error}");
+    assert!(error.contains("has rolled the transaction back"), "{error}");
     let claimed = "SELECT count(*) FROM outbox_router.inbox";
     assert_eq!(topic.session().await.ok(claimed).await, "0");
 }
@@ -88,6 +88,10 @@ async fn a_handler_that_commits_is_found() {
         }
         let error = Running::start(topic.consumer()).error().await;
         assert!(error.starts_with("a handler has committed the transaction of "), "{later}: {error}");
+        // unless it was in the next batch
+        let lost =
+            topic.session().await.ok("SELECT count(*) FROM outbox_router.inbox WHERE event_id = 'a3'").await;
+        assert_eq!(error.ends_with(": a3"), lost == "1" && later != "ok", "{later}: {error}");
     }
 }
 
@@ -157,6 +161,33 @@ async fn a_database_without_the_functions_stops_the_loop_and_says_what_to_run() 
     let error = Running::start(topic.consumer()).error().await;
     assert!(error.starts_with("the inbox refused offsets 0 to "), "{error}");
     assert!(error.contains("run outbox-router init --consumer"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_batch_the_event_that_is_refused_is_named() {
+    let topic = Topic::new(1).await;
+    for id in ["a1", &"i".repeat(1001), "a3"] {
+        topic.send(id, "a", "ok").await;
+    }
+    let error = Running::start(topic.consumer()).error().await;
+    assert!(error.contains(" at offset 1 of ") && error.contains("has 1001 characters"), "{error}");
+}
+
+/// As after a failover in which the former primary was demoted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_read_only_is_waited_for() {
+    let topic = Topic::new(1).await;
+    let (session, name) = (topic.session().await, topic.name.clone());
+    session.ok(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    send(&topic, "ok").await;
+    let running = Running::start(topic.consumer());
+    session.until("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'member' AND datname = current_database()").await;
+    let refused = "SELECT xact_rollback > 1 FROM pg_stat_database WHERE datname = current_database()";
+    session.until(refused).await;
+    session.ok(&format!("ALTER DATABASE {name} RESET default_transaction_read_only")).await;
+    session.ok("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'member' AND datname = current_database()").await;
+    topic.until_effects(4).await;
+    running.stop().await;
 }
 
 /// Offsets are committed past what was aborted.

@@ -193,7 +193,7 @@ async fn names_and_ids_are_checked() {
             assert_eq!(session.fails(&sql).await, "22023", "{sql}");
         }
     }
-    for id in bad(1001).into_iter().chain(["'{a,b}'".to_owned(), "repeat('x', 10000)".to_owned()]) {
+    for id in bad(1001).into_iter().chain(["repeat('x', 10000)".to_owned()]) {
         for call in [
             "inbox_claim('c', {})",
             "inbox_start('c', {}, '1 min')",
@@ -205,6 +205,10 @@ async fn names_and_ids_are_checked() {
             let sql = format!("SELECT outbox_router.{}", call.replace("{}", &id));
             assert_eq!(session.fails(&sql).await, "22023", "{sql}");
         }
+    }
+    // the functions that also take an array
+    for call in ["inbox_claim('c', '{a,b}'::text)", "inbox_done('c', '{a}'::text)"] {
+        assert_eq!(session.fails(&format!("SELECT outbox_router.{call}")).await, "22023", "{call}");
     }
     for ids in ["NULL::text[]", "ARRAY['a', NULL]", "ARRAY['']", "array_fill('x'::text, ARRAY[10001])"] {
         assert_eq!(
@@ -249,4 +253,22 @@ async fn an_event_of_a_consumer_that_is_not_in_the_statistics_is_found_by_its_id
             .await;
         assert!(plan.contains("inbox_pkey"), "{plan}");
     }
+}
+
+/// How a consumer learns what became of its transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claims_of_a_transaction_are_found_by_its_id() {
+    let database = Database::new().await;
+    let session = database.session().await;
+    let xid = session
+        .ok("BEGIN; SELECT pg_current_xact_id(); SELECT FROM outbox_router.inbox_claim('c', ARRAY['a', 'b'])")
+        .await;
+    let xid = xid.trim();
+    let claimed = |xid: &str| {
+        format!("SELECT * FROM outbox_router.inbox_claimed_by('c', ARRAY['b', 'x', 'a'], '{xid}')")
+    };
+    session.ok("COMMIT; SELECT FROM outbox_router.inbox_claim('c', 'x')").await;
+    assert_eq!(session.ok(&claimed(xid)).await, "b\na");
+    // given by a server that has crashed since
+    assert_eq!(session.ok(&claimed("900000000000")).await, "");
 }

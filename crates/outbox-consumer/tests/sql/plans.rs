@@ -61,12 +61,9 @@ async fn a_session_with_old_plans_finds_one_event_by_its_id() {
             format!("SELECT outbox_router.inbox_extend('c', 'e{n}', gen_random_uuid(), '1 min')"),
             format!("SELECT outbox_router.inbox_decide('c', 'e{n}', 'retry', 'x')"),
             format!("SELECT outbox_router.inbox_finish('c', 'e{n}', gen_random_uuid())"),
-            format!(
-                "SELECT FROM outbox_router.inbox_next('c'); SELECT outbox_router.inbox_done('c', 'e{n}')"
-            ),
-            format!(
-                "SELECT FROM outbox_router.inbox_next('c'); SELECT outbox_router.inbox_done('c', ARRAY['e{n}'])"
-            ),
+            "SELECT outbox_router.inbox_done('c', event_id) FROM outbox_router.inbox_next('c')".to_owned(),
+            "SELECT outbox_router.inbox_done('c', ARRAY[event_id]) FROM outbox_router.inbox_next('c')"
+                .to_owned(),
         ]
     };
     let put = |from: u32, to: u32| {

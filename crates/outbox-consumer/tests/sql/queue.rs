@@ -440,6 +440,36 @@ async fn an_event_whose_lease_expired_can_be_ended_without_a_lease() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_was_not_taken_in_the_transaction_is_not_ended() {
+    let database = Database::new().await;
+    let session = database.session().await;
+    for event in ["e1", "e2", "e3"] {
+        put(&session, event, "").await;
+    }
+    let next_one = "SELECT event_id FROM outbox_router.inbox_next('c')";
+    session.ok("BEGIN").await;
+    assert_eq!(session.ok(next_one).await, "e1");
+    assert_eq!(session.ok("SELECT outbox_router.inbox_done('c', ARRAY['e1', 'e2'])").await, "1");
+    session.ok("SAVEPOINT s").await;
+    assert_eq!(session.fails("SELECT outbox_router.inbox_done('c', 'e2')").await, "55000");
+    session.ok("ROLLBACK TO s").await;
+    assert_eq!(session.ok(next_one).await, "e2");
+    session.ok("ROLLBACK TO s").await;
+    assert_eq!(session.fails("SELECT outbox_router.inbox_done('c', 'e2')").await, "55000");
+    session.ok("ROLLBACK TO s").await;
+    assert_eq!(
+        session.ok("SELECT string_agg(event_id, ',') FROM outbox_router.inbox_next('c', 2)").await,
+        "e2,e3"
+    );
+    assert_eq!(
+        session.ok("SELECT outbox_router.inbox_done('c', 'e3'), outbox_router.inbox_done('c', 'e2')").await,
+        "t|t"
+    );
+    session.ok("COMMIT").await;
+    assert_eq!(next(&session, "NULL").await, "");
+}
+
 /// Times that were written while the clock was ahead.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_fails_after_the_clock_was_set_back_is_not_overtaken() {
