@@ -195,7 +195,8 @@ impl std::fmt::Display for TableName {
     }
 }
 
-/// The column names of the outbox table. `headers` and `created_at` may be missing from the table unless the user set them.
+/// The column names of the outbox table. `headers`, `created_at` and `idempotency_key` may be missing from the table unless the user
+/// set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
     /// The event's id, sent as header `id`.
@@ -214,10 +215,14 @@ pub struct Columns {
     pub created_at: Option<String>,
     /// A trace context in the format of `java.util.Properties`: its `traceparent` and `tracestate` become headers.
     pub tracing_span_context: Option<String>,
+    /// The business key of the event, sent as header `idempotency-key`. `None`: the table has no such column.
+    pub idempotency_key: Option<String>,
     /// Whether the column `headers` must exist, because the user set it.
     pub headers_required: bool,
     /// Whether the column `created_at` must exist, because the user set it.
     pub created_at_required: bool,
+    /// Whether the column `idempotency_key` must exist, because the user set it.
+    pub idempotency_key_required: bool,
 }
 
 impl Default for Columns {
@@ -231,8 +236,10 @@ impl Default for Columns {
             headers: Some("headers".to_owned()),
             created_at: Some("created_at".to_owned()),
             tracing_span_context: None,
+            idempotency_key: Some("idempotency_key".to_owned()),
             headers_required: false,
             created_at_required: false,
+            idempotency_key_required: false,
         }
     }
 }

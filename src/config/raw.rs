@@ -68,6 +68,7 @@ pub(super) struct RawColumns {
     pub(super) headers: Value,
     pub(super) created_at: Value,
     pub(super) tracing_span_context: Value,
+    pub(super) idempotency_key: Value,
 }
 
 #[derive(Default, Deserialize)]

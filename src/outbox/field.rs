@@ -21,10 +21,12 @@ pub enum Field {
     CreatedAt,
     /// `tracing_span_context`
     TracingSpanContext,
+    /// `idempotency_key`
+    IdempotencyKey,
 }
 
 /// All fields.
-pub const FIELDS: [Field; 8] = [
+pub const FIELDS: [Field; 9] = [
     Field::Id,
     Field::AggregateType,
     Field::AggregateId,
@@ -33,6 +35,7 @@ pub const FIELDS: [Field; 8] = [
     Field::Headers,
     Field::CreatedAt,
     Field::TracingSpanContext,
+    Field::IdempotencyKey,
 ];
 
 impl Field {
@@ -47,6 +50,7 @@ impl Field {
             Field::Headers => "headers",
             Field::CreatedAt => "created_at",
             Field::TracingSpanContext => "tracing_span_context",
+            Field::IdempotencyKey => "idempotency_key",
         }
     }
 
@@ -61,14 +65,16 @@ impl Field {
             Field::Headers => columns.headers.as_deref(),
             Field::CreatedAt => columns.created_at.as_deref(),
             Field::TracingSpanContext => columns.tracing_span_context.as_deref(),
+            Field::IdempotencyKey => columns.idempotency_key.as_deref(),
         }
     }
 
-    /// Whether the column may be missing: `headers` and `created_at`, unless the user set their names.
+    /// Whether the column may be missing: `headers`, `created_at` and `idempotency_key`, unless the user set their names.
     pub fn optional(self, columns: &Columns) -> bool {
         match self {
             Field::Headers => !columns.headers_required,
             Field::CreatedAt => !columns.created_at_required,
+            Field::IdempotencyKey => !columns.idempotency_key_required,
             _ => false,
         }
     }

@@ -7,7 +7,7 @@ const TEXT: u32 = 25;
 const JSONB: u32 = 3802;
 const TIMESTAMPTZ: u32 = 1184;
 
-const TABLE: [(&str, u32); 8] = [
+const TABLE: [(&str, u32); 9] = [
     ("id", UUID),
     ("aggregate_type", TEXT),
     ("aggregate_id", TEXT),
@@ -16,6 +16,7 @@ const TABLE: [(&str, u32); 8] = [
     ("headers", JSONB),
     ("created_at", TIMESTAMPTZ),
     ("tracing_span_context", TEXT),
+    ("idempotency_key", TEXT),
 ];
 
 fn outbox(columns: Columns, extra: &[&str]) -> Outbox {
@@ -51,7 +52,7 @@ fn texts(values: &[Option<&str>]) -> Vec<Option<String>> {
     values.iter().map(|value| value.map(str::to_owned)).collect()
 }
 
-const ROW: [Option<&str>; 8] = [
+const ROW: [Option<&str>; 9] = [
     Some("1"),
     Some("order"),
     Some("42"),
@@ -60,6 +61,7 @@ const ROW: [Option<&str>; 8] = [
     Some("{}"),
     Some("2026-01-01 00:00:00+00"),
     Some("traceparent=00-1"),
+    Some("invoice.paid:7"),
 ];
 
 #[test]
@@ -113,7 +115,7 @@ fn a_missing_column_is_named_unless_it_may_be_missing() {
         let mut outbox = outbox(Columns::default(), &[]);
         let table: Vec<_> = TABLE.into_iter().filter(|(name, _)| *name != field.key()).collect();
         let result = describe(&mut outbox, 7, ("public", "outbox"), &table);
-        if matches!(field, Field::Headers | Field::CreatedAt) {
+        if matches!(field, Field::Headers | Field::CreatedAt | Field::IdempotencyKey) {
             assert_eq!(result, Ok(()));
         } else {
             let error = result.unwrap_err().to_string();

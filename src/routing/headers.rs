@@ -13,6 +13,8 @@ use crate::reserved::REPLAY_HEADER;
 pub(super) const ID: &str = "id";
 /// The header with the event's type.
 pub(super) const TYPE: &str = "type";
+/// The header with the event's business key.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// A record's headers, in buffers that are reused for each record.
 #[derive(Default)]

@@ -229,6 +229,12 @@ impl Router {
             headers.push(name, plain(&row, field, Use::Other, purpose, text)?);
         }
         let of_rule = parts.map(|parts| parts.headers.as_slice()).unwrap_or_default();
+        let configured = |name: &str| plan.headers.iter().chain(of_rule).any(|(known, _)| known == name);
+        if event.field(Field::IdempotencyKey).is_some() && !configured(headers::IDEMPOTENCY_KEY) {
+            let purpose = || Purpose::Header(headers::IDEMPOTENCY_KEY.to_owned());
+            let business_key = plain(&row, Field::IdempotencyKey, Use::Other, purpose, text)?;
+            headers.push(headers::IDEMPOTENCY_KEY, business_key);
+        }
         let replaced = |name: &str| of_rule.iter().any(|(by_rule, _)| by_rule == name);
         let kept = plan.headers.iter().filter(|(name, _)| !replaced(name));
         for (name, template) in kept.chain(of_rule) {

@@ -178,7 +178,10 @@ fn hostile_names_are_quoted_everywhere() {
         "SELECT string_agg(name || ' ' || format_type(type, NULL), ', ' ORDER BY n) FROM pg_proc p, \
          unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS of_type (name, type, n) WHERE p.proname = 'emit'",
     );
-    let page = include_str!("../../docs/sql-functions.md").replace(['[', ']'], "").replace(" = {}", "");
+    let page = include_str!("../../docs/sql-functions.md")
+        .replace(['[', ']'], "")
+        .replace(" = {}", "")
+        .replace(" = error", "");
     assert!(page.contains(&format!("| `emit({})` | `uuid` |", arguments.trim())), "{arguments}");
     // the same with the script, after which init must find nothing to do
     let other = Place::new()

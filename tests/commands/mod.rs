@@ -1,6 +1,7 @@
 //! The commands, run as a user would, with real servers.
 
 mod agreement;
+mod business_keys;
 pub(crate) mod check;
 mod check_outbox;
 mod check_topics;

@@ -8,7 +8,7 @@ use pg_logical::session::Session;
 use super::finding::Findings;
 use super::{publication, row_sizes, rows_changed};
 use crate::commands::columns::{Column, columns, find};
-use crate::commands::init::OPEN_TO_ALL;
+use crate::commands::init::{OPEN_TO_ALL, lacks_business_key};
 use crate::config::template::{Name, SourceValue};
 use crate::config::{Config, TableName};
 use crate::error::{Error, ErrorCode};
@@ -58,6 +58,9 @@ pub(super) async fn check(
         let columns = columns(session, config, name).await?;
         let settled = listed.iter().all(|listed| listed.table != *name || listed.settled);
         let complete = check_columns(config, outbox, name, &columns, settled, findings);
+        if !table.partitioned {
+            check_business_key(config, name, &columns, findings);
+        }
         if let Some(publication) = catalog.publication.as_ref().filter(|_| published) {
             // the publications of shards have row filters, which are checked together
             if config.shard.is_none() {
@@ -84,6 +87,17 @@ pub(super) async fn check(
         publication::check_column_list(config, publication, catalog, outbox, &listed, findings);
     }
     Ok(facts)
+}
+
+/// Says how to add the optional column.
+fn check_business_key(config: &Config, name: &TableName, columns: &[Column], findings: &mut Findings) {
+    let of_outbox = &config.outbox.columns;
+    if let Some(wanted) = Field::IdempotencyKey.column(of_outbox)
+        && Field::IdempotencyKey.optional(of_outbox)
+        && find(columns, wanted).is_none()
+    {
+        findings.skipped("business_key", lacks_business_key(name, wanted));
+    }
 }
 
 /// The aggregate types among the first rows of the table.

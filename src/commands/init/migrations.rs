@@ -246,9 +246,9 @@ mod tests {
         let why = "applied migration V2__dead_letters is different than filesystem one V2__dead_letters";
         assert!(refusal(&changed).contains(why), "{}", refusal(&changed));
 
-        let mut later = history(3);
-        later[2].version = 4;
-        assert!(refusal(&later).contains("migration V4__slots is missing from the filesystem"));
+        let mut later = history(4);
+        later[3].version = 5;
+        assert!(refusal(&later).contains("migration V5__event_ids is missing from the filesystem"));
 
         let mut gap = history(3);
         gap.remove(1);

@@ -4,6 +4,7 @@
 //! it; the command runs them and the script prints them. They are ordered so that an interrupted run can be repeated.
 
 mod acls;
+mod business_key;
 mod consumer;
 mod emit_message;
 mod maker;
@@ -33,6 +34,7 @@ use crate::postgres::catalog::{
 use crate::postgres::slot_record;
 use crate::routing::Router;
 use crate::terminal;
+pub(super) use business_key::lacks as lacks_business_key;
 pub(super) use emit_message::OPEN_TO_ALL;
 use maker::{MAKE_TIMEOUT, Maker, cannot};
 pub(super) use slot::{alter_failover, say_wait as say_slot_wait};
@@ -138,6 +140,12 @@ impl<'a> Init<'a> {
             self.maker.make(&table).await?;
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
+        if let ([table], Some(function)) =
+            (config.outbox.tables.as_slice(), business_key::object(&config.outbox))
+            && !self.maker.is_there("table", &business_key::is_partitioned(table)).await?
+        {
+            self.maker.make(&function).await?;
+        }
         let emit = self.make_emit().await?;
         let mut password = String::new();
         if let Some(role) = self.role {

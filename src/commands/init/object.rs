@@ -16,7 +16,7 @@ pub(super) struct Object {
     /// If it exists: an expression that tells whether it is as `init` would create it, and the message if not.
     pub(super) as_wanted: Option<(String, String)>,
     /// If it does not exist: an expression that tells whether it can be created, and the message if not.
-    pub(super) possible: Option<(String, &'static str)>,
+    pub(super) possible: Option<(String, String)>,
     /// Statements, each with its semicolon, that are run in one transaction.
     pub(super) make: String,
     /// The message once it is created.

@@ -4,6 +4,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 use pg_logical::{Oid, quoting};
 
+use super::business_key::{self, FIRST_EVENT};
 use super::object::{Object, router_function};
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
@@ -12,15 +13,17 @@ use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 use crate::postgres::catalog::{self, Catalog};
 
 /// A column's type and constraints.
-fn definition(field: Field) -> &'static str {
-    match field {
-        Field::Id => "uuid PRIMARY KEY DEFAULT gen_random_uuid()",
+fn definition(field: Field, name: &str) -> String {
+    let fixed = match field {
+        Field::Id => "uuid PRIMARY KEY DEFAULT outbox_router.uuid_v7()",
         Field::AggregateType | Field::AggregateId | Field::EventType => "text NOT NULL",
         Field::Payload => "jsonb",
         Field::Headers => "jsonb NOT NULL DEFAULT '{}'",
         Field::CreatedAt => "timestamptz NOT NULL DEFAULT clock_timestamp()",
         Field::TracingSpanContext => "text",
-    }
+        Field::IdempotencyKey => return business_key::definition(name),
+    };
+    fixed.to_owned()
 }
 
 /// The columns of the table. A column that serves several fields is listed once.
@@ -56,6 +59,10 @@ pub(super) fn object(outbox: &OutboxConfig, table: &TableName) -> Object {
 pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
     let [table] = outbox.tables.as_slice() else { return None };
     let body = emit_body(outbox, table);
+    let keyed = match outbox.columns.idempotency_key {
+        Some(_) => ",\n  idempotency_key text DEFAULT NULL, on_duplicate text DEFAULT 'error'",
+        None => "",
+    };
     let function = router_function("emit");
     Some(Object {
         name: "function outbox_router.emit".to_owned(),
@@ -71,11 +78,11 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
         )),
         possible: Some((
             emit_fits(outbox, table),
-            "it cannot fill the columns of the table",
+            "it cannot fill the columns of the table".to_owned(),
         )),
         make: format!(
             "CREATE FUNCTION outbox_router.emit(\n  aggregate_type text, aggregate_id text, event_type text, payload jsonb,\n  \
-             headers jsonb DEFAULT '{{}}'\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
+             headers jsonb DEFAULT '{{}}'{keyed}\n) RETURNS uuid\nLANGUAGE plpgsql VOLATILE SECURITY INVOKER\n\
              SET search_path = pg_catalog, pg_temp\nAS {};",
             quoting::dollar_quoted(&body)
         ),
@@ -88,18 +95,24 @@ fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     let table = table.in_sql();
     let lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
-        .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field)))
+        .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field, name)))
         .collect();
     let mut indexed: Vec<String> = Vec::new();
     for field in [Field::AggregateType, Field::AggregateId, Field::CreatedAt] {
         let column = field.column(&outbox.columns).map(quoting::identifier);
         indexed.extend(column.filter(|column| !indexed.contains(column)));
     }
-    format!(
-        "CREATE TABLE {table} (\n{}\n);\nCREATE INDEX ON {table} ({});",
-        lines.join(",\n"),
-        indexed.join(", ")
-    )
+    let mut statements = vec![
+        format!("CREATE TABLE {table} (\n{}\n);", lines.join(",\n")),
+        format!("CREATE INDEX ON {table} ({});", indexed.join(", ")),
+    ];
+    if let Some(column) = Field::CreatedAt.column(&outbox.columns) {
+        statements.push(format!("CREATE INDEX ON {table} USING brin ({});", quoting::identifier(column)));
+    }
+    if let Some(column) = Field::IdempotencyKey.column(&outbox.columns) {
+        statements.push(business_key::index(&table, column));
+    }
+    statements.join("\n")
 }
 
 /// The value of a field in a function that writes events. `None`: it is not among the function's arguments.
@@ -111,7 +124,7 @@ pub(super) fn argument(field: Field) -> Option<&'static str> {
         Field::EventType => Some("event_type"),
         Field::Payload => Some("payload"),
         Field::Headers => Some("coalesce(headers, '{}')"),
-        Field::CreatedAt | Field::TracingSpanContext => None,
+        Field::CreatedAt | Field::TracingSpanContext | Field::IdempotencyKey => None,
     }
 }
 
@@ -125,12 +138,35 @@ fn emit_body(outbox: &OutboxConfig, table: &TableName) -> String {
             values.push(value);
         }
     }
+    let insert = |more_names: &str, more_values: &str, conflict: &str| {
+        let (names, values) = (names.join(", "), values.join(", "));
+        format!(
+            "INSERT INTO {} ({names}{more_names})\n  VALUES ({values}{more_values}){conflict};",
+            table.in_sql()
+        )
+    };
+    let plain = insert("", "", "");
+    let Some(column) = Field::IdempotencyKey.column(&outbox.columns) else {
+        return format!(
+            "\nDECLARE\n  event_id CONSTANT uuid := outbox_router.uuid_v7();\nBEGIN\n  {plain}\n  RETURN event_id;\nEND\n"
+        );
+    };
+    let key = format!(", {}", quoting::identifier(column));
+    let (keyed, skipping) = (
+        insert(&key, ", idempotency_key", ""),
+        insert(&key, ", idempotency_key", "\n  ON CONFLICT DO NOTHING"),
+    );
     format!(
-        "\nDECLARE\n  event_id CONSTANT uuid := gen_random_uuid();\nBEGIN\n  INSERT INTO {} ({})\n  VALUES ({});\n  \
-         RETURN event_id;\nEND\n",
-        table.in_sql(),
-        names.join(", "),
-        values.join(", ")
+        "\nDECLARE\n  event_id CONSTANT uuid := outbox_router.uuid_v7();\n  first_id uuid;\nBEGIN\n  \
+         IF (on_duplicate IN ('error', 'skip')) IS NOT TRUE THEN\n    \
+         RAISE invalid_parameter_value USING MESSAGE = 'on_duplicate is neither error nor skip';\n  END IF;\n  \
+         IF idempotency_key IS NULL THEN\n  {plain}\n  RETURN event_id;\n  END IF;\n  \
+         IF on_duplicate = 'error' THEN\n  {keyed}\n  RETURN event_id;\n  END IF;\n  \
+         -- again if the first event was deleted meanwhile\n  \
+         FOR attempt IN 1..10 LOOP\n  {skipping}\n  IF FOUND THEN\n    RETURN event_id;\n  END IF;\n  \
+         first_id := outbox_router.{FIRST_EVENT}(idempotency_key);\n  IF first_id IS NOT NULL THEN\n    RETURN first_id;\n  \
+         END IF;\n  END LOOP;\n  \
+         RAISE unique_violation USING MESSAGE = 'another unique constraint of the outbox is violated';\nEND\n"
     )
 }
 

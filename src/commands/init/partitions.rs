@@ -106,7 +106,8 @@ pub(super) fn object(config: &Config) -> Option<Object> {
         possible: Some((
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
             "only a superuser can create them. Without them, events of a partition that is attached with rows or is made unlogged for \
-             a time are lost unnoticed: run init again as a superuser, with --url",
+             a time are lost unnoticed: run init again as a superuser, with --url"
+                .to_owned(),
         )),
         make: format!(
             "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\

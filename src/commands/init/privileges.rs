@@ -116,7 +116,8 @@ fn bulk_reads_privilege(role: &str) -> Object {
         ),
         possible: Some((
             may("current_user", "EXECUTE WITH GRANT OPTION"),
-            "only a superuser can grant it; until then the router streams a lagging slot, which is slower",
+            "only a superuser can grant it; until then the router streams a lagging slot, which is slower"
+                .to_owned(),
         )),
         make: format!("GRANT EXECUTE ON FUNCTION {} TO {name};", FUNCTIONS.join(",\n  ")),
         done: "granted",

@@ -82,7 +82,8 @@ pub(super) fn guard(config: &Config) -> Option<Object> {
                  AND NOT EXISTS (SELECT {unnamed}\n    AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE'))"
             ),
             "creating it needs CREATE on the database and ownership of the outbox table. Without it, events of a table that is made \
-             unlogged for a time are lost unnoticed: run init again as the owner, with --url",
+             unlogged for a time are lost unnoticed: run init again as the owner, with --url"
+                .to_owned(),
         )),
         make: format!("DO {};", quoting::dollar_quoted(&block)),
         done: "created; it publishes nothing, and prevents the table from being made unlogged",

@@ -19,6 +19,11 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             sql: include_str!("../../../migrations/V2__dead_letters.sql"),
         },
         Migration { version: 3, name: "slots", sql: include_str!("../../../migrations/V3__slots.sql") },
+        Migration {
+            version: 4,
+            name: "event_ids",
+            sql: include_str!("../../../migrations/V4__event_ids.sql"),
+        },
     ],
 };
 
@@ -30,6 +35,8 @@ mod tests {
     #[test]
     fn checksums_are_those_that_refinery_wrote() {
         let checksums: Vec<_> = MIGRATIONS.files.iter().map(Migration::checksum).collect();
-        assert_eq!(checksums, ["6704891557033615077", "14842814323019430799", "6794008413197093658"]);
+        let known =
+            ["6704891557033615077", "14842814323019430799", "6794008413197093658", "3344146211584871952"];
+        assert_eq!(checksums, known);
     }
 }

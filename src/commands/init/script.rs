@@ -5,7 +5,7 @@ use pg_logical::quoting::literal;
 
 use super::grants;
 use super::object::{self, Object};
-use super::{emit_message, outbox_table, partitions, privileges, publication, router_schema};
+use super::{business_key, emit_message, outbox_table, partitions, privileges, publication, router_schema};
 use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
 use crate::postgres::slot_record;
@@ -39,6 +39,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     let shards = config.every_shard();
     let mut parts: Vec<Object> = object::outbox_schemas(config);
     parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(&config.outbox, table)));
+    parts.extend(business_key::object(&config.outbox));
     parts.extend(outbox_table::emit(&config.outbox));
     parts.extend(emit_message::objects(&config.outbox));
     parts.extend(privileges::objects(config, role));

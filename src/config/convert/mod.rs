@@ -319,6 +319,8 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
         optional("tracing_span_context", raw.tracing_span_context, defaults.tracing_span_context);
     let (headers, headers_required) = optional("headers", raw.headers, defaults.headers);
     let (created_at, created_at_required) = optional("created_at", raw.created_at, defaults.created_at);
+    let (idempotency_key, idempotency_key_required) =
+        optional("idempotency_key", raw.idempotency_key, defaults.idempotency_key);
     Columns {
         id,
         aggregate_type,
@@ -328,8 +330,10 @@ fn columns(reader: &mut Reader<'_>, raw: RawColumns, defaults: Columns) -> Colum
         headers,
         created_at,
         tracing_span_context,
+        idempotency_key,
         headers_required,
         created_at_required,
+        idempotency_key_required,
     }
 }
 

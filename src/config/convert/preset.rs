@@ -27,6 +27,7 @@ fn debezium() -> Defaults {
         event_type: None,
         headers: None,
         created_at: None,
+        idempotency_key: None,
         ..Columns::default()
     };
     Defaults { columns, route: Route { text: TextForm::Connect, ..Route::default() } }

@@ -69,6 +69,7 @@ impl Config {
         for (key, column, named) in [
             ("headers", &columns.headers, columns.headers_required),
             ("created_at", &columns.created_at, columns.created_at_required),
+            ("idempotency_key", &columns.idempotency_key, columns.idempotency_key_required),
         ] {
             match column {
                 None => writeln!(out, "{key} = false")?,

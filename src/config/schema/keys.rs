@@ -198,6 +198,12 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "the column with a time; the table may lack it unless you name it",
     )
     .or_off(),
+    text(
+        "outbox.columns.idempotency_key",
+        "idempotency_key",
+        "the column with a business key, which becomes the header `idempotency-key`; the table may lack it unless you name it",
+    )
+    .or_off(),
     key(
         "outbox.columns.tracing_span_context",
         Kind::Text,

@@ -43,6 +43,7 @@ fn the_example_uncommented_shows_the_defaults() {
     assert!(config.outbox.columns.headers_required && config.outbox.columns.created_at_required);
     config.outbox.columns.headers_required = false;
     config.outbox.columns.created_at_required = false;
+    config.outbox.columns.idempotency_key_required = false;
     assert_eq!(config, defaults);
 }
 

@@ -114,6 +114,7 @@ fn the_defaults_are_those_of_the_parser() {
     assert!(config.outbox.columns.headers_required && config.outbox.columns.created_at_required);
     config.outbox.columns.headers_required = false;
     config.outbox.columns.created_at_required = false;
+    config.outbox.columns.idempotency_key_required = false;
     assert_eq!(config, good(&minimal(""), &env()));
 }
 

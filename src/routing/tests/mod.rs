@@ -25,6 +25,7 @@ struct Case<'a> {
     headers: Option<&'a str>,
     created_at: Option<&'a str>,
     region: Option<&'a str>,
+    idempotency_key: Option<&'a str>,
     /// `[route.headers]`
     route_headers: &'a [(&'a str, &'a str)],
 }
@@ -41,6 +42,7 @@ impl Default for Case<'_> {
             headers: Some("{}"),
             created_at: Some("2026-11-21 09:06:15.123456+00"),
             region: Some("eu"),
+            idempotency_key: None,
             route_headers: &[],
         }
     }
@@ -82,6 +84,7 @@ impl Case<'_> {
             ("headers", 3802),
             ("created_at", 1184),
             ("region", 25),
+            ("idempotency_key", 25),
         ];
         let relation = wire::relation(7, ("public", "outbox"), &names);
         let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
@@ -95,6 +98,7 @@ impl Case<'_> {
             self.headers,
             self.created_at,
             self.region,
+            self.idempotency_key,
         ];
         let bytes = wire::insert(7, &row);
         let Ok(Message::Insert(insert)) = Message::decode(&bytes) else { panic!("not an insert") };
@@ -113,6 +117,24 @@ impl Case<'_> {
 
 fn no_value(purpose: super::Purpose, name: &str) -> Unroutable {
     Unroutable::NoValue { purpose, name: name.to_owned(), reason: "is NULL" }
+}
+
+#[test]
+fn a_business_key_becomes_a_header_unless_one_is_configured() {
+    let headers = |case: Case<'_>| {
+        let record = case.route().unwrap();
+        let of_keys = record.headers.into_iter().filter(|(name, _)| name == "idempotency-key");
+        of_keys.map(|(_, value)| value.unwrap()).collect::<Vec<_>>()
+    };
+    let keyed = || Case { idempotency_key: Some("paid:7"), ..Case::default() };
+    assert_eq!(headers(keyed()), ["paid:7"]);
+    assert!(headers(Case::default()).is_empty());
+    let configured = [("idempotency-key", "${idempotency_key}/${region}")];
+    assert_eq!(headers(Case { route_headers: &configured, ..keyed() }), ["paid:7/eu"]);
+    // that of the application's column `headers` is dropped
+    let member = Some(r#"{"idempotency-key": "other"}"#);
+    assert_eq!(headers(Case { headers: member, ..keyed() }), ["paid:7"]);
+    assert_eq!(headers(Case { headers: member, ..Case::default() }), ["other"]);
 }
 
 #[test]
