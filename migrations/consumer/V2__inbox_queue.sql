@@ -1,5 +1,5 @@
--- The inbox as a queue. A row that has not been taken, or was taken in the worker's own transaction, has no due_at. With
--- due_at it is under a lease, waits for its next attempt, or has failed (infinity). It is deleted when it is done.
+-- The inbox as a queue. A row that was neither leased nor tried has no due_at. With due_at it is under a lease, waits for its next
+-- attempt, or has failed (infinity). It is deleted when it is done.
 
 -- CACHE 1, so that positions are drawn in the order of the calls
 CREATE SEQUENCE outbox_router.inbox_position;

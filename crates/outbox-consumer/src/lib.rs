@@ -145,10 +145,7 @@ impl Inbox {
         aggregate: &str,
         version: i64,
     ) -> Result<bool, Error> {
-        let sql = "SELECT outbox_router.inbox_newer($1, $2, $3)";
-        let parameters: [Parameter<'_>; 3] =
-            [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&version, Type::INT8)];
-        client.query_typed_one(sql, &parameters).await?.try_get(0)
+        self.is_newer(client, aggregate, (&version, Type::INT8)).await
     }
 
     /// The same with the text of `${source.sequence}`, which starts again when the outbox moves to another cluster.
@@ -161,9 +158,18 @@ impl Inbox {
         aggregate: &str,
         sequence: &str,
     ) -> Result<bool, Error> {
+        self.is_newer(client, aggregate, (&sequence, Type::TEXT)).await
+    }
+
+    async fn is_newer(
+        &self,
+        client: &impl GenericClient,
+        aggregate: &str,
+        sequence: Parameter<'_>,
+    ) -> Result<bool, Error> {
         let sql = "SELECT outbox_router.inbox_newer($1, $2, $3)";
         let parameters: [Parameter<'_>; 3] =
-            [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), (&sequence, Type::TEXT)];
+            [(&self.consumer, Type::TEXT), (&aggregate, Type::TEXT), sequence];
         client.query_typed_one(sql, &parameters).await?.try_get(0)
     }
 }

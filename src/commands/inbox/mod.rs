@@ -20,6 +20,10 @@ use crate::postgres::inbox as tables;
 /// # Errors
 /// Postgres refuses or cannot be reached, there is no inbox or no such event, or a worker has it.
 pub async fn inbox(args: &InboxArgs, env: &Environment) -> Result<(), Error> {
+    run(args, env).await.map_err(Error::without_router)
+}
+
+async fn run(args: &InboxArgs, env: &Environment) -> Result<(), Error> {
     let Some(url) = &args.url else {
         return Err(Error::usage(
             ErrorCode::CommandLine,
@@ -30,7 +34,7 @@ pub async fn inbox(args: &InboxArgs, env: &Environment) -> Result<(), Error> {
     let mut session = connect(url, env, "outbox-router inbox").await?;
     let done = perform(&args.command, &mut session).await;
     session.close().await;
-    done.map_err(Error::without_router)
+    done
 }
 
 async fn perform(command: &InboxCommand, session: &mut Session) -> Result<(), Error> {
@@ -54,10 +58,6 @@ async fn perform(command: &InboxCommand, session: &mut Session) -> Result<(), Er
 
 /// A session in a database that has an inbox.
 pub(super) async fn connect(url: &Secret, env: &Environment, name: &str) -> Result<Session, Error> {
-    connect_without_router(url, env, name).await.map_err(Error::without_router)
-}
-
-async fn connect_without_router(url: &Secret, env: &Environment, name: &str) -> Result<Session, Error> {
     let conninfo = advice::connection_string(url.reveal(), env)?.prefer_primary();
     let startup = Startup { application_name: name, ..Startup::default() };
     let mut session = connect_to(conninfo.clone(), startup).await?;

@@ -21,8 +21,8 @@ pub const QUEUE: [&str; 5] = ["put", "duplicate", "processed", "retried", "faile
 pub const REQUESTS: [&str; 5] = ["new", "replay", "mismatch", "in_progress", "expired"];
 
 /// What to do about a role that may not.
-pub const PRIVILEGE_REMEDY: &str = "Connect with --url as the administrator who ran `outbox-router init --consumer`, or as a superuser; for status and maintain, a role \
-     that init got with --role is enough";
+pub const PRIVILEGE_REMEDY: &str = "Connect with --url as the administrator who ran `outbox-router init --consumer`, or as a superuser; for status and maintain, the role \
+     that was given to init with --role is enough";
 
 /// Fails if the functions are not installed.
 ///

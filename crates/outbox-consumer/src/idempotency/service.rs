@@ -204,14 +204,18 @@ async fn begin(settings: &Settings, key: &IdempotencyKey, hash: &[u8]) -> Result
     begun
 }
 
+/// Frees a key under a lease.
+fn no_response() -> StoredResponse {
+    StoredResponse { status: 500, ..StoredResponse::default() }
+}
+
 /// Frees a key that may be leased although no answer has arrived, or will be soon. Otherwise its repetitions would wait for the end of
 /// the lease.
 async fn release(settings: Settings, key: IdempotencyKey, token: Token) {
-    let freed = StoredResponse { status: 500, ..StoredResponse::default() };
     for seconds in [1, 2, 4, 8, 16, 32] {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         if let Ok(session) = settings.connect.session().await
-            && let Ok(true) = key.finish(&**session, token, &freed).await
+            && let Ok(true) = key.finish(&**session, token, &no_response()).await
         {
             return;
         }
@@ -313,9 +317,8 @@ impl Settings {
                 }
             }
             Work::Lease(token, until) => {
-                let freed = StoredResponse { status: 500, ..StoredResponse::default() };
                 // an error was logged, and the lease expires
-                let _ = self.finish_lease(key, token, until, freed).await;
+                let _ = self.finish_lease(key, token, until, no_response()).await;
             }
         }
     }

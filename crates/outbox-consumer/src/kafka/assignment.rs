@@ -52,7 +52,7 @@ impl ConsumerContext for Assignment {
         if let Err(error) = result {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "offsets were not committed, and are later"
+                "offsets were not committed; this is tried again"
             );
         }
     }

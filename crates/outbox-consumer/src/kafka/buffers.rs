@@ -49,8 +49,8 @@ impl Buffers {
         Buffers { max_events, partitions: HashMap::new(), last_turn: 0 }
     }
 
-    /// Adds an event that has arrived in this assignment.
-    pub(super) fn add(&mut self, partition: Partition, assignment: u64, event: Event) {
+    /// Adds an event that has arrived in this assignment, and returns whether its partition is full.
+    pub(super) fn add(&mut self, partition: Partition, assignment: u64, event: Event) -> bool {
         let buffer = self.partitions.entry(partition).or_default();
         if buffer.assignment != assignment {
             // they arrive again
@@ -63,6 +63,7 @@ impl Buffers {
         }
         buffer.bytes += event.size();
         buffer.events.push_back(event);
+        buffer.is_full(self.max_events)
     }
 
     /// Drops the events of partitions that are no longer assigned, or were assigned again.

@@ -63,7 +63,7 @@ impl ConsumeError {
         let cure = match unhandled {
             [] => "correct it; all events were handled, and none is lost".to_owned(),
             ids => format!(
-                "correct it, and let outbox-router inbox clear forget the events that were not handled: {}",
+                "correct it, and run outbox-router inbox clear for the events that were not handled: {}",
                 ids.join(" ")
             ),
         };
@@ -75,8 +75,8 @@ impl ConsumeError {
 
     pub(super) fn committed_parked(event: &Event) -> Self {
         let what = format!(
-            "the handler of the parked {} has committed the transaction, which does not end the event: correct it, and let outbox-router \
-             inbox discard end the event",
+            "the handler of the parked {} has committed the transaction, which does not end the event: correct it, and end the event with \
+             outbox-router inbox discard",
             place(event)
         );
         ConsumeError { what, source: None }

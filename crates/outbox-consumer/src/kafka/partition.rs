@@ -12,7 +12,7 @@ use super::counters::{CLAIMS, PARKED};
 use super::error::{ConsumeError, place, range};
 use super::event::Event;
 use super::failed::{Failed, INTERRUPTIONS};
-use super::transaction::{self, check};
+use super::transaction::{check, xid};
 use super::{Handler, KafkaConsumer};
 use crate::Inbox;
 use crate::session::{Connect, Open, Session, is_transient};
@@ -172,13 +172,16 @@ impl<H: Handler> Worker<H> {
         claims: &mut Option<Claims>,
     ) -> Result<(), Failed<'a>> {
         let open = self.open().await?;
-        let of = |error| Failed::of(error, None);
         let behind = self.waiting(&open, events).await?;
         let (held, claimed) = held_back(events, parked, behind);
         let ids: Vec<&str> = claimed.iter().map(|event| event.id.as_str()).collect();
         // sent in this order, in one round trip
-        let (fresh, xid) = tokio::join!(biased; self.inbox.claim_batch(open.client(), &ids), open.client().query_typed_one(transaction::XID, &[]));
-        let (fresh, xid) = (fresh.map_err(of)?, xid.and_then(|row| row.try_get(0)).map_err(of)?);
+        let (fresh, xid) = tokio::join!(
+            biased;
+            self.inbox.claim_batch(open.client(), &ids),
+            xid(&open),
+        );
+        let (fresh, xid) = (fresh.map_err(|error| Failed::of(error, None))?, xid?);
         let mut fresh: HashSet<String> = fresh.into_iter().collect();
         if let Some(last) = claims.as_ref() {
             self.check_undone(&open, last, &fresh).await?;

@@ -207,9 +207,9 @@ impl<H: Handler> Consuming<H> {
 
     /// Accepts what a poll returned, and what has arrived with it.
     async fn accept_all(&mut self, received: Received) -> Result<(), ConsumeError> {
-        self.accept(received)?;
+        let mut more = self.accept(received)?;
         for _ in 1..self.settings.max_events {
-            if !self.receives() {
+            if !more {
                 break;
             }
             let next = tokio::select! {
@@ -217,22 +217,23 @@ impl<H: Handler> Consuming<H> {
                 received = receive(&self.consumer, &self.settings.id_header) => received,
                 () = std::future::ready(()) => break,
             };
-            self.accept(next)?;
+            more = self.accept(next)?;
         }
         Ok(())
     }
 
-    fn accept(&mut self, received: Received) -> Result<(), ConsumeError> {
+    /// Whether more may be received.
+    fn accept(&mut self, received: Received) -> Result<bool, ConsumeError> {
         match received {
             Received::Event(partition, event) => {
                 if let Some(assignment) = self.consumer.context().of(&partition) {
-                    self.buffers.add(partition, assignment, event);
+                    return Ok(!self.buffers.add(partition, assignment, event));
                 }
             }
             Received::Invalid(error) => self.invalid = Some(error),
             Received::Failed(error) => judge(&self.consumer, error)?,
         }
-        Ok(())
+        Ok(self.invalid.is_none())
     }
 }
 

@@ -7,7 +7,7 @@ use super::failed::Failed;
 use crate::session::Open;
 
 /// The transaction's id.
-pub(super) const XID: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+const XID: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
 
 /// Whether this transaction is still open, and otherwise whether it was committed.
 const STATE: &str = "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false), \

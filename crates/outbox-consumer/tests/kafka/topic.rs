@@ -184,47 +184,28 @@ impl Handler for Effects {
         let (key, value) = (text(&event.key), text(&event.value));
         let insert = "INSERT INTO effects (event_id, aggregate, value) VALUES ($1, $2, $3)";
         transaction.execute(insert, &[&event.id, &key, &value]).await?;
-        match value.as_str() {
+        if value.starts_with("fail") {
             // until the table is there
-            "fail" => {
-                transaction.batch_execute("SELECT FROM cure").await.map_err(|_| "there is no cure".into())
-            }
+            transaction.batch_execute("SELECT FROM cure").await.map_err(|_| "there is no cure")?;
+        }
+        let sql = match value.as_str() {
             "swallow" => {
                 drop(transaction.batch_execute("SELECT 1 / 0").await);
-                Ok(())
+                return Ok(());
             }
             "no-row" => {
                 transaction.query_one("SELECT WHERE false", &[]).await?;
-                Ok(())
-            }
-            "slow" => {
-                transaction.batch_execute("SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)").await?;
-                Ok(())
-            }
-            "end" => {
-                transaction.batch_execute("ROLLBACK").await?;
-                Ok(())
-            }
-            "commit" => {
-                transaction.batch_execute("COMMIT").await?;
-                Ok(())
-            }
-            "fail-then-commit" => {
-                transaction.batch_execute("SELECT FROM cure").await.map_err(|_| "there is no cure")?;
-                transaction.batch_execute("COMMIT").await?;
-                Ok(())
-            }
-            "divide" => {
-                transaction.batch_execute("SELECT 1 / 0").await?;
-                Ok(())
-            }
-            "kill" => {
-                transaction.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
-                Ok(())
+                return Ok(());
             }
             "panic" => panic!("a handler that panics"),
-            _ => Ok(()),
-        }
+            "slow" => "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)",
+            "end" => "ROLLBACK",
+            "commit" | "fail-then-commit" => "COMMIT",
+            "divide" => "SELECT 1 / 0",
+            "kill" => "SELECT pg_terminate_backend(pg_backend_pid())",
+            _ => return Ok(()),
+        };
+        Ok(transaction.batch_execute(sql).await?)
     }
 }
 

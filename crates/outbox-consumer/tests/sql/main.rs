@@ -8,6 +8,7 @@ mod expiry;
 mod idempotency;
 mod interleaved;
 mod lease;
+mod marks;
 mod order;
 mod plans;
 mod pooler;
