@@ -9,10 +9,12 @@
 //!     pg_logical::replication the connection: frames in, standby status out; far behind, bulk reads instead of a stream
 //!     pg_logical::pgoutput    bytes -> Begin | Relation | Insert | Message ...   borrowed, never panics
 //!     source::slot            messages -> changes, one after the other
+//!     source::table           or rows of the table, which postgres::polling claims and marks
 //!     outbox                  Relation + tuple, or a message -> OutboxEvent      columns found by name once
 //!     contracts, routing      OutboxEvent -> validated -> Record {topic, key, headers, value, timestamp}
 //!     sink::kafka             Record -> broker; durable -> its sequence number
 //!     sink::dead_letters      or -> the table of parked events
+//!     sink::row_status        what has become of a row that was polled
 //!     progress                sequence numbers -> longest acknowledged prefix -> position
 //!     sink::kafka::checkpoint_topic  position -> the positions topic; durable there -> flush LSN
 //!         |

@@ -53,6 +53,11 @@ impl Unsendable {
         Remedy::steps([mend]).or(WITHOUT_EVENT, skip)
     }
 
+    /// The text that is stored with a row that is polled.
+    pub fn with_reason(&self) -> String {
+        format!("{}: {}", self.reason.name(), self.detail())
+    }
+
     /// The text that is stored with a dead letter.
     pub fn detail(&self) -> String {
         format!("{}. {}", self.what, self.remedy)

@@ -19,6 +19,7 @@ mod invariants;
 mod messages;
 mod network;
 mod password_command;
+mod polling;
 mod postgres_connection;
 mod routing;
 mod secure_connection;

@@ -157,6 +157,7 @@ fn perform(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> 
         }
     }
     let config = &loaded.config;
+    refuse_without_log(config, &cli.command)?;
     // faults that can be found without a server are reported first
     cluster_info::verify(config)?;
     // `init` handles signals while it creates a slot, and before and after that they end it
@@ -190,6 +191,19 @@ fn perform(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> 
     })
 }
 
+/// Refuses what needs the log if the router polls.
+fn refuse_without_log(config: &Config, command: &Command) -> Result<(), Error> {
+    let needs_log = matches!(command, Command::Slot(_) | Command::Shards(_) | Command::Tail(_));
+    if config.polling.is_none() || !needs_log {
+        return Ok(());
+    }
+    Err(Error::usage(
+        ErrorCode::CommandLine,
+        "this command is about the replication slot, and `[source] mode` is \"poll\"",
+        "Query the outbox table: the status of each row tells what has become of it",
+    ))
+}
+
 /// The exit code of the process after `error`. The commands do not retry, so an unreachable server counts like a refusal.
 pub fn exit_code(error: &Error) -> u8 {
     let exit = match error {
@@ -218,14 +232,25 @@ fn connection_of(url: &Secret, config: &Config, env: &Environment) -> Result<Con
 async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
     let application_name = format!("{} {command}", config.name);
     let startup = Startup { application_name: &application_name, ..startup };
-    connect_to(config.postgres.conninfo.clone(), startup).await
+    // a pooler refuses settings
+    let poolable = config.polling.is_some();
+    connect_with(config.postgres.conninfo.clone(), startup, poolable).await
 }
 
 /// The same with another connection, and the whole name.
-async fn connect_to(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
+async fn connect_to(conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
+    connect_with(conninfo, startup, false).await
+}
+
+async fn connect_with(
+    mut conninfo: ConnInfo,
+    startup: Startup<'_>,
+    poolable: bool,
+) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
-    let startup = Startup { settings: &settings, ..startup };
+    let settings = if poolable { &[] } else { settings.as_slice() };
+    let startup = Startup { settings, ..startup };
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     session.set_watcher(

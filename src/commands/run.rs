@@ -35,6 +35,10 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
             "Add --shard with the number of the shard that reported the position",
         ));
     }
+    if config.polling.is_some() && args.accept_gap.is_some() {
+        let what = "--accept-gap is about a position in the log, and this router polls the table";
+        return Err(Error::usage(ErrorCode::CommandLine, what, "Leave it out"));
+    }
     check_open_files(shards.len())?;
     let contracts = Contracts::configured(config)?.map(Arc::new);
     let mut routers = Vec::new();
@@ -58,11 +62,19 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     // servers may be away for long, and then the router waits: what depends on this unit must not wait with it
     let _notifies = systemd::notify(monitors, stop.clone());
 
-    let until = if args.until_caught_up { Some(end_of_log(config).await?) } else { None };
+    let until = match (args.until_caught_up, &config.polling) {
+        (false, _) => None,
+        (true, None) => Some(end_of_log(config).await?),
+        // until nothing is due
+        (true, Some(_)) => Some(Lsn::INVALID),
+    };
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
     if let (Ok(()), Some(until), false) = (&result, until, stop.is_cancelled()) {
-        tracing::info!("caught up: everything that was committed before {until} is delivered");
+        match config.polling {
+            None => tracing::info!("caught up: everything that was committed before {until} is delivered"),
+            Some(_) => tracing::info!("caught up: no row is due"),
+        }
     }
     if let Some(admin) = admin {
         admin.end();

@@ -15,6 +15,7 @@ pub mod load;
 pub mod log;
 mod overlay;
 pub mod pattern;
+pub mod polling;
 mod print;
 mod quoted;
 mod raw;
@@ -40,6 +41,7 @@ use log::Log;
 use pattern::Pattern;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::{Secret, quoting};
+pub use polling::Polling;
 pub use route::*;
 pub use shards::Shards;
 pub use source::{Place, Problem};
@@ -54,6 +56,8 @@ pub struct Config {
     pub name: String,
     /// `[postgres]`
     pub postgres: Postgres,
+    /// `[source]`; `None`: the router reads the log.
+    pub polling: Option<Polling>,
     /// `[outbox]`
     pub outbox: Outbox,
     /// `[route]`

@@ -21,6 +21,7 @@ pub(super) struct RawConfig {
     pub(super) preset: Value,
     pub(super) name: Value,
     pub(super) postgres: Table<RawPostgres>,
+    pub(super) source: Table<RawSource>,
     pub(super) outbox: Table<RawOutbox>,
     pub(super) route: Table<RawRoute>,
     pub(super) kafka: Table<Properties>,
@@ -50,9 +51,17 @@ pub(super) struct RawPostgres {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+pub(super) struct RawSource {
+    pub(super) mode: Value,
+    pub(super) lease: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawOutbox {
     pub(super) table: Value,
     pub(super) columns: Table<RawColumns>,
+    pub(super) status: Table<RawStatus>,
     pub(super) on_update: Value,
     pub(super) message_prefix: Value,
 }
@@ -69,6 +78,22 @@ pub(super) struct RawColumns {
     pub(super) created_at: Value,
     pub(super) tracing_span_context: Value,
     pub(super) idempotency_key: Value,
+    pub(super) position: Value,
+    pub(super) status: Value,
+    pub(super) attempts: Value,
+    pub(super) refusals: Value,
+    pub(super) next_attempt_at: Value,
+    pub(super) published_at: Value,
+    pub(super) last_error: Value,
+}
+
+/// The values of the column `status`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawStatus {
+    pub(super) new: Value,
+    pub(super) published: Value,
+    pub(super) failed: Value,
 }
 
 #[derive(Default, Deserialize)]

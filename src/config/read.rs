@@ -76,6 +76,11 @@ impl Reader<'_> {
         self.problems.push(super::source::Place::Nowhere, what, remedy);
     }
 
+    /// Records a problem of several values, or of one whose place is not known.
+    pub(super) fn unlocated(&mut self, key: &str, what: &str, remedy: &str) {
+        self.problems.push(super::source::Place::Nowhere, format!("`{key}`: {what}"), remedy);
+    }
+
     /// Any text.
     pub(super) fn text(&mut self, key: &str, value: Value) -> Option<Located> {
         self.text_expecting(key, value, "a text in quotes")
@@ -354,7 +359,7 @@ impl Reader<'_> {
 }
 
 /// Whether a value switches its key off: `false`, which is text in a variable, or an empty text.
-fn is_off(node: &Node) -> bool {
+pub(super) fn is_off(node: &Node) -> bool {
     match node {
         Node::Boolean(on) => !on,
         Node::Text(text) => text.is_empty() || text == "false",

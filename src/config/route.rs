@@ -1,7 +1,7 @@
 //! `[route]`: how a row becomes a record.
 
 use super::pattern::Pattern;
-use super::template::{Name, Template};
+use super::template::{Name, SourceValue, Template};
 
 /// `[route]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,29 @@ impl Route {
     /// Whether some values are CloudEvents.
     pub fn produces_cloudevents(&self) -> bool {
         self.produces(ValueForm::CloudEventsBinary) || self.produces(ValueForm::CloudEventsStructured)
+    }
+
+    /// A value that it uses and that only the log has.
+    pub fn value_of_the_log(&self) -> Option<SourceValue> {
+        let Route { topic, partition, headers, envelope, cloudevents, rules, .. } = self;
+        let CloudEvents { source, event_type, subject, datacontenttype, dataschema, extensions } =
+            cloudevents;
+        let mut templates = vec![topic, source, event_type, subject];
+        templates.extend(partition.iter().chain(datacontenttype).chain(dataschema));
+        templates.extend([headers, envelope, extensions].into_iter().flatten().map(|named| &named.value));
+        for rule in rules {
+            if let Action::Route { topic, partition, headers, .. } = &rule.action {
+                templates.extend(topic.iter().chain(partition));
+                templates.extend(headers.iter().map(|named| &named.value));
+            }
+        }
+        let names = templates.into_iter().flat_map(Template::values).map(|value| &value.name);
+        let conditions = rules.iter().flat_map(|rule| &rule.conditions).map(|condition| &condition.name);
+        names.chain(conditions).find_map(|name| match name {
+            Name::Source(SourceValue::Schema | SourceValue::Table) => None,
+            Name::Source(value) => Some(*value),
+            _ => None,
+        })
     }
 
     /// All templates for topics without duplicates, starting with `topic`.

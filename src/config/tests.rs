@@ -3,6 +3,7 @@
 mod environment;
 mod example;
 mod files;
+mod polling;
 mod routes;
 pub(super) mod schema;
 mod variables;

@@ -8,6 +8,7 @@
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> dead_letters             the events that could not be sent
 //!    +--> inbox                    the events of a consumer
+//!    +--> polling                  the rows of an outbox that is polled
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -20,6 +21,7 @@ pub mod catalog;
 pub mod dead_letters;
 pub mod heartbeat;
 pub mod inbox;
+pub mod polling;
 pub mod row_filter;
 pub mod slot_functions;
 pub mod slot_headroom;

@@ -1,3 +1,4 @@
-//! Sources of changes. There is one so far, a replication slot.
+//! Sources of changes: a replication slot, or the outbox table itself.
 
 pub mod slot;
+pub mod table;

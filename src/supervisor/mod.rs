@@ -3,6 +3,7 @@
 mod acquire_slot;
 pub(crate) mod backoff;
 pub(crate) mod connections;
+mod polling;
 pub(crate) mod resume_facts;
 mod session;
 mod session_state;
@@ -28,7 +29,7 @@ use crate::postgres::administrator::init_command;
 use crate::progress::Partial;
 use crate::relay::{Outcome, Refusal};
 use crate::sink::kafka::{SentAlone, Suspect};
-use crate::source::slot::SlotEnd;
+use crate::source::slot::{SlotEnd, SlotLeft};
 use crate::unsendable::with_parking;
 use backoff::Backoff;
 use session::{SessionEnded, StartError};
@@ -80,15 +81,20 @@ pub async fn run(
         let started = Instant::now();
         let quiet = state.no_progress;
         let mut ran = false;
-        let next = match session::run(&config, &monitor, &stop, &mut state).await {
+        let session = match config.polling {
+            None => session::run(&config, &monitor, &stop, &mut state).await,
+            Some(_) => polling::run(&config, &monitor, &stop, &mut state).await,
+        };
+        let next = match session {
             Ok(ended) => {
                 // a session that ends at once proves nothing
                 if ended.kafka.advanced || started.elapsed() >= STABLE_AFTER {
                     backoff.reset();
                 }
                 ran = true;
-                let terminated = ended.slot.terminated;
-                let next = after_session(ended, config.dead_letters.park(), &mut state);
+                let terminated = ended.slot.as_ref().is_some_and(|slot| slot.terminated);
+                let park = config.dead_letters.park() || config.polling.is_some();
+                let next = after_session(ended, park, &mut state);
                 // A command that moves the slot may have ended the session. Without a positions topic only the slot says where to
                 // resume.
                 if terminated && config.delivery.positions_topic.is_none() {
@@ -108,7 +114,7 @@ pub async fn run(
             }
             NextStep::Restart => {}
             NextStep::Fail(definite) => {
-                let definite = match config.dead_letters.park() {
+                let definite = match config.dead_letters.park() || config.polling.is_some() {
                     true => definite,
                     false => with_parking(definite, &init_command(&config.postgres.conninfo), config.shard),
                 };
@@ -160,8 +166,10 @@ async fn pause(mut left: Duration, monitor: &Monitor) {
 fn after_session(ended: SessionEnded, park: bool, state: &mut SessionState) -> NextStep {
     let SessionEnded { outcome, unacknowledged, slot, kafka, retry } = ended;
     let (position, epoch) = (kafka.checkpoint.position.flush, kafka.checkpoint.epoch);
-    state.checkpoint = Some(kafka.checkpoint);
-    if slot.log_verified {
+    if slot.is_some() {
+        state.checkpoint = Some(kafka.checkpoint);
+    }
+    if slot.as_ref().is_some_and(|slot| slot.log_verified) {
         state.accepted_gap = None;
     }
     state.batch_bytes = kafka.batch_bytes;
@@ -175,7 +183,10 @@ fn after_session(ended: SessionEnded, park: bool, state: &mut SessionState) -> N
                     "stopped before Kafka acknowledged all records in flight; the next start sends them again"
                 );
             }
-            tracing::info!(%position, "stopped");
+            match slot {
+                Some(_) => tracing::info!(%position, "stopped"),
+                None => tracing::info!("stopped"),
+            }
             NextStep::Stop
         }
         Outcome::Failed(error) => after_failure(error, state),
@@ -183,23 +194,22 @@ fn after_session(ended: SessionEnded, park: bool, state: &mut SessionState) -> N
             Some(retry) => after_retry(&refusal, retry, state),
             None => after_refusal(&refusal, kafka.last_suspect, kafka.alone, park, state),
         },
-        Outcome::SourceEnded => match slot.end {
-            Some(SlotEnd::EndOfPart) | None => NextStep::Stop,
-            Some(SlotEnd::FarBehind) => {
-                (state.lock, state.switch_to_bulk) = (slot.lock, Some(slot.log_end));
-                NextStep::Restart
-            }
-            Some(SlotEnd::SinkTooSlow) => {
-                (state.lock, state.stream_until) = (slot.lock, slot.log_end);
-                NextStep::Restart
-            }
-            // the next start decides what that means
-            Some(SlotEnd::LogMismatch(other)) => {
-                state.log_mismatch = Some((epoch, other));
-                NextStep::Restart
-            }
-        },
+        Outcome::SourceEnded => slot.map_or(NextStep::Stop, |slot| after_source(slot, epoch, state)),
     }
+}
+
+/// The source has ended on its own.
+fn after_source(slot: SlotLeft, epoch: u64, state: &mut SessionState) -> NextStep {
+    match slot.end {
+        Some(SlotEnd::EndOfPart) | None => return NextStep::Stop,
+        Some(SlotEnd::FarBehind) => {
+            (state.lock, state.switch_to_bulk) = (slot.lock, Some(slot.log_end));
+        }
+        Some(SlotEnd::SinkTooSlow) => (state.lock, state.stream_until) = (slot.lock, slot.log_end),
+        // the next start decides what that means
+        Some(SlotEnd::LogMismatch(other)) => state.log_mismatch = Some((epoch, other)),
+    }
+    NextStep::Restart
 }
 
 fn after_failure(error: Error, state: &SessionState) -> NextStep {

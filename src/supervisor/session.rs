@@ -1,7 +1,7 @@
 //! One session, from start to end.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use pg_logical::stream::Stream;
@@ -43,7 +43,8 @@ pub(super) struct SessionEnded {
     pub(super) outcome: Outcome,
     /// Sent records without acknowledgement.
     pub(super) unacknowledged: usize,
-    pub(super) slot: SlotLeft,
+    /// `None`: the router polls, and has no position.
+    pub(super) slot: Option<SlotLeft>,
     pub(super) kafka: KafkaEnd,
     /// The first retried parked event that was refused, and whether it was in flight alone.
     pub(super) retry: Option<(Key, bool)>,
@@ -51,7 +52,7 @@ pub(super) struct SessionEnded {
 
 impl From<Ended<SlotLeft, KafkaEnd>> for SessionEnded {
     fn from(Ended { outcome, unacknowledged, source, sink }: Ended<SlotLeft, KafkaEnd>) -> Self {
-        SessionEnded { outcome, unacknowledged, slot: source, kafka: sink, retry: None }
+        SessionEnded { outcome, unacknowledged, slot: Some(source), kafka: sink, retry: None }
     }
 }
 
@@ -59,7 +60,7 @@ impl From<Ended<SlotLeft, DeadLettersEnd<KafkaEnd>>> for SessionEnded {
     fn from(ended: Ended<SlotLeft, DeadLettersEnd<KafkaEnd>>) -> Self {
         let Ended { outcome, unacknowledged, source, sink } = ended;
         let DeadLettersEnd { inner, retry } = sink;
-        SessionEnded { outcome, unacknowledged, slot: source, kafka: inner, retry }
+        SessionEnded { outcome, unacknowledged, slot: Some(source), kafka: inner, retry }
     }
 }
 
@@ -70,11 +71,9 @@ pub(super) async fn run(
     stop: &CancellationToken,
     state: &mut SessionState,
 ) -> Result<SessionEnded, StartError> {
-    let started = tokio::select! {
-        biased;
-        () = stop.cancelled() => return Err(StartError::Stopped),
-        never = report_liveness(monitor) => match never {},
-        started = start(config, monitor, stop, state) => started,
+    let started = {
+        let starting = pin!(start(config, monitor, stop, state));
+        until_stopped(monitor, stop, starting).await?
     };
     let started = started.inspect_err(|_| state.not_started())?;
     (state.was_active, state.switch_to_bulk) = (true, None);
@@ -98,6 +97,21 @@ pub(super) async fn run(
     };
     monitor.session_ended();
     Ok(ended)
+}
+
+/// Waits for a start, unless the router is asked to stop first.
+pub(super) async fn until_stopped<T>(
+    monitor: &Monitor,
+    stop: &CancellationToken,
+    // by reference: a copy of such a future takes much of a stack
+    starting: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, StartError> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Err(StartError::Stopped),
+        never = report_liveness(monitor) => match never {},
+        started = starting => Ok(started),
+    }
 }
 
 /// Runs the loop between slot and Kafka, with the dead-letter sink around Kafka if parking is on.

@@ -57,6 +57,8 @@ pub(super) struct SessionState {
     pub(super) stream_until: Lsn,
     /// The steps for rows that the server cannot decode, if the stream of the last session ends there.
     pub(super) recovery: Remedy,
+    /// Identifies the claims of this process, if it polls.
+    pub(super) token: Option<String>,
     /// Whether a session of this process has started to stream.
     pub(super) was_active: bool,
 }
@@ -84,6 +86,7 @@ impl Default for SessionState {
             recovery: Remedy::default(),
             switch_to_bulk: None,
             stream_until: Lsn::INVALID,
+            token: None,
             was_active: false,
         }
     }

@@ -26,7 +26,7 @@ fn ended(outcome: Outcome, alone: Option<&str>) -> SessionEnded {
         batch_bytes: 1_000,
         transaction_size: TransactionSize::default(),
     };
-    SessionEnded { outcome, unacknowledged: 0, slot, kafka, retry: None }
+    SessionEnded { outcome, unacknowledged: 0, slot: Some(slot), kafka, retry: None }
 }
 
 fn refusal(transient: bool) -> Outcome {

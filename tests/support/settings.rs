@@ -60,6 +60,15 @@ impl Settings {
         settings
     }
 
+    /// The settings of a router that polls.
+    pub(crate) fn polling(outbox: &Outbox, kafka: &Kafka) -> Self {
+        Self::default()
+            .set("postgres.url", outbox.url())
+            .set("source.mode", "poll")
+            .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
+            .set("route.topic", outbox.topic("${aggregate_type}"))
+    }
+
     /// The same settings for another version of the router.
     pub(crate) fn of_program(&self, program: impl Into<PathBuf>) -> Self {
         Settings { values: self.values.clone(), program: program.into() }

@@ -11,6 +11,7 @@ mod failover;
 pub(in crate::commands) mod finding;
 mod kafka;
 mod outbox;
+mod polling;
 mod positions;
 mod postgres;
 mod publication;
@@ -59,7 +60,9 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs, env: &Environment) -> Resu
     if let Some(kafka_state) = &kafka_state {
         topics::check(config, kafka_state, outbox.as_ref(), &mut findings);
     }
-    positions::check(config, kafka_state.as_ref(), &router_states, &mut findings).await;
+    if config.polling.is_none() {
+        positions::check(config, kafka_state.as_ref(), &router_states, &mut findings).await;
+    }
     if args.end_to_end {
         end_to_end::check(config, args, env, &mut findings).await;
     }

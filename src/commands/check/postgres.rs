@@ -7,7 +7,7 @@ use pg_logical::session::Session;
 use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
-use super::{dead_letters, failover, outbox, positions, role, server, shards, slot};
+use super::{dead_letters, failover, outbox, polling, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::{CatchUp, Config};
@@ -59,6 +59,10 @@ async fn check_in_session(
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
     server::check_version(&server, findings);
+    if let Some(polling) = &config.polling {
+        polling::check(session, config, polling, &server, findings).await?;
+        return Ok((OutboxFacts::default(), Vec::new()));
+    }
     let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     server::check_settings(&server, config, &catalog, findings);
     role::check(session, config, &server, &catalog, findings).await?;

@@ -2,6 +2,7 @@
 
 mod decide;
 mod list;
+mod polled;
 mod show;
 
 use pg_logical::connect::Startup;
@@ -24,6 +25,9 @@ use crate::terminal;
 /// # Errors
 /// Postgres refuses or cannot be reached, or the arguments select nothing.
 pub async fn dead_letters(config: &Config, args: &DeadLettersArgs) -> Result<(), Error> {
+    if let Some(polling) = &config.polling {
+        return polled::run(config, polling, &args.command).await;
+    }
     let shards = chosen_shards(config, &args.shards)?;
     if let DeadLettersCommand::List { json, .. } = args.command
         && !config.dead_letters.park()

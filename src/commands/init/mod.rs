@@ -12,6 +12,7 @@ mod migrations;
 mod object;
 mod outbox_table;
 mod partitions;
+mod polling;
 mod privileges;
 mod publication;
 mod router_schema;
@@ -124,14 +125,14 @@ impl<'a> Init<'a> {
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
         // first, because the slot that another run is still creating is not fit for use yet
         self.maker.take_lock().await?;
-        let server =
-            slot::preconditions(&mut self.maker.session, &self.config.every_shard(), &self.router).await?;
         let config = self.config;
+        let shards = if config.polling.is_none() { config.every_shard() } else { Vec::new() };
+        let server = slot::preconditions(&mut self.maker.session, &shards, &self.router).await?;
         self.maker.make(&object::router_schema()).await?;
         router_schema::MIGRATIONS.apply(&mut self.maker).await?;
         self.maker.make_all(&object::outbox_schemas(config)).await?;
         for name in &config.outbox.tables {
-            let table = outbox_table::object(&config.outbox, name);
+            let table = outbox_table::object(config, name);
             if self.maker.is_there(&table.name, &table.there).await? {
                 outbox_table::verify(&mut self.maker.session, config, outbox, name).await?;
             } else {
@@ -152,7 +153,12 @@ impl<'a> Init<'a> {
             password = password_step(&mut self.maker, role).await?;
             self.maker.make_all(&privileges::objects(config, role)).await?;
         }
-        let shards = config.every_shard();
+        if config.polling.is_some() {
+            if self.maker.print_report()? {
+                return Ok(());
+            }
+            return self.print_next_steps(&password, emit, &[], false);
+        }
         // before publications are created, this checks what they would publish
         self.verify_shards(&shards).await?;
         for shard in &shards {

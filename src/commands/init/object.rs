@@ -86,3 +86,30 @@ pub(super) fn outbox_tables(config: &Config) -> Option<String> {
         )
     })
 }
+
+/// Privileges on a table of the router's schema.
+pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
+    let (name, text) = (quoting::identifier(role), literal(role));
+    let held: Vec<_> = needed
+        .iter()
+        .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))
+        .collect();
+    Object {
+        name: format!("privilege of {name} on {table}"),
+        purpose: purpose.to_owned(),
+        // the script creates the table earlier, but it does not exist yet when the script is parsed
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
+             AND c.oid = pg_catalog.to_regclass({})\n    \
+             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    AND {})",
+            literal(table),
+            held.join(" AND ")
+        ),
+        make: format!(
+            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT {} ON {table} TO {name};",
+            needed.join(", ")
+        ),
+        done: "granted",
+        ..Object::default()
+    }
+}

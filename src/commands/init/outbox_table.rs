@@ -6,6 +6,7 @@ use pg_logical::{Oid, quoting};
 
 use super::business_key::{self, FIRST_EVENT};
 use super::object::{Object, router_function};
+use super::polling;
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::{Error, ErrorCode};
@@ -39,7 +40,7 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
-pub(super) fn object(outbox: &OutboxConfig, table: &TableName) -> Object {
+pub(super) fn object(config: &Config, table: &TableName) -> Object {
     Object {
         name: format!("table {}", table.in_sql()),
         purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
@@ -50,7 +51,7 @@ pub(super) fn object(outbox: &OutboxConfig, table: &TableName) -> Object {
             literal(&table.schema),
             literal(&table.name)
         ),
-        make: create(outbox, table),
+        make: create(config, table),
         ..Object::default()
     }
 }
@@ -91,12 +92,14 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
 }
 
 /// The statements that create a table and its index.
-fn create(outbox: &OutboxConfig, table: &TableName) -> String {
+fn create(config: &Config, table: &TableName) -> String {
+    let outbox = &config.outbox;
     let table = table.in_sql();
-    let lines: Vec<String> = columns(&outbox.columns)
+    let mut lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
         .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field, name)))
         .collect();
+    lines.extend(config.polling.iter().flat_map(polling::columns));
     let mut indexed: Vec<String> = Vec::new();
     for field in [Field::AggregateType, Field::AggregateId, Field::CreatedAt] {
         let column = field.column(&outbox.columns).map(quoting::identifier);
@@ -112,6 +115,7 @@ fn create(outbox: &OutboxConfig, table: &TableName) -> String {
     if let Some(column) = Field::IdempotencyKey.column(&outbox.columns) {
         statements.push(business_key::index(&table, column));
     }
+    statements.extend(config.polling.iter().flat_map(|polling| polling::indexes(outbox, polling)));
     statements.join("\n")
 }
 

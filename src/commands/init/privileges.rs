@@ -7,14 +7,21 @@ use pg_logical::bulk_read::FUNCTIONS;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::Object;
+use super::object::{Object, table_privilege};
+use super::polling;
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
 use crate::postgres::{dead_letters, heartbeat};
 
 /// The role that the router runs as, and what it is granted for this configuration.
 pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
-    let mut objects = vec![login_role(role), connect_privilege(role, &config.postgres.conninfo.dbname)];
+    let connect = connect_privilege(role, &config.postgres.conninfo.dbname);
+    if let Some(polling) = &config.polling {
+        let mut objects = polling::privileges(&config.outbox, polling, role);
+        objects.insert(1, connect);
+        return objects;
+    }
+    let mut objects = vec![login_role(role), connect];
     if config.postgres.catch_up == CatchUp::Auto {
         objects.push(bulk_reads_privilege(role));
     }
@@ -153,33 +160,6 @@ fn heartbeat_privilege(role: &str) -> Object {
         make: format!("DO {};", quoting::dollar_quoted(&block)),
         done: "granted",
         remedy: Some("Connect with --url as a superuser, because pg_logical_emit_message belongs to one, or remove `[heartbeat] interval`".to_owned()),
-        ..Object::default()
-    }
-}
-
-/// Privileges on a table of the router's schema.
-fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
-    let (name, text) = (quoting::identifier(role), literal(role));
-    let held: Vec<_> = needed
-        .iter()
-        .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))
-        .collect();
-    Object {
-        name: format!("privilege of {name} on {table}"),
-        purpose: purpose.to_owned(),
-        // the script creates the table earlier, but it does not exist yet when the script is parsed
-        there: format!(
-            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
-             AND c.oid = pg_catalog.to_regclass({})\n    \
-             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    AND {})",
-            literal(table),
-            held.join(" AND ")
-        ),
-        make: format!(
-            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT {} ON {table} TO {name};",
-            needed.join(", ")
-        ),
-        done: "granted",
         ..Object::default()
     }
 }

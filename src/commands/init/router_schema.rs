@@ -6,7 +6,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
     what: "router's schema",
     title: "schema outbox_router",
     history: "outbox_router.refinery_schema_history",
-    tables: &["dead_letters", "slots"],
+    tables: &["dead_letters", "slots", "poll_claims"],
     files: &[
         Migration {
             version: 1,
@@ -24,6 +24,11 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             name: "event_ids",
             sql: include_str!("../../../migrations/V4__event_ids.sql"),
         },
+        Migration {
+            version: 5,
+            name: "poll_claims",
+            sql: include_str!("../../../migrations/V5__poll_claims.sql"),
+        },
     ],
 };
 
@@ -35,8 +40,13 @@ mod tests {
     #[test]
     fn checksums_are_those_that_refinery_wrote() {
         let checksums: Vec<_> = MIGRATIONS.files.iter().map(Migration::checksum).collect();
-        let known =
-            ["6704891557033615077", "14842814323019430799", "6794008413197093658", "3344146211584871952"];
+        let known = [
+            "6704891557033615077",
+            "14842814323019430799",
+            "6794008413197093658",
+            "3344146211584871952",
+            "4372394796082884502",
+        ];
         assert_eq!(checksums, known);
     }
 }

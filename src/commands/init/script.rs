@@ -12,20 +12,22 @@ use crate::postgres::slot_record;
 
 /// The whole script.
 pub(super) fn script(config: &Config, role: &str) -> String {
+    let shards = if config.polling.is_none() { config.every_shard() } else { Vec::new() };
     let mut text = format!(
         "-- What outbox-router {} needs in Postgres, for the router {}.\n\
          -- Run it as an administrator in the database {}, and not in a single transaction:\n\
          --   psql -X -v ON_ERROR_STOP=1 -d {} -f FILE\n\
-         -- Existing objects are left unchanged, so it can be run again. wal_level must be logical.\n",
+         -- Existing objects are left unchanged, so it can be run again.{}\n",
         env!("CARGO_PKG_VERSION"),
         one_line(&config.name),
         one_line(&config.postgres.conninfo.dbname),
         one_line(&config.postgres.conninfo.dbname),
+        if shards.is_empty() { "" } else { " wal_level must be logical." },
     );
     let mut add = |purpose: &str, statements: &str| {
         text.push_str(&format!("\n-- {}.\n{statements}\n", one_line(purpose)));
     };
-    for shard in config.every_shard() {
+    for shard in &shards {
         add(
             "Checks first that no other database or plugin has the slot",
             &slot_is_ours(&shard.postgres.slot),
@@ -36,16 +38,17 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     for (purpose, statements) in router_schema::MIGRATIONS.script() {
         add(&purpose, &statements);
     }
-    let shards = config.every_shard();
     let mut parts: Vec<Object> = object::outbox_schemas(config);
-    parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(&config.outbox, table)));
+    parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(config, table)));
     parts.extend(business_key::object(&config.outbox));
     parts.extend(outbox_table::emit(&config.outbox));
     parts.extend(emit_message::objects(&config.outbox));
     parts.extend(privileges::objects(config, role));
     parts.extend(shards.iter().map(publication::object));
-    parts.extend(publication::guard(config));
-    parts.extend(partitions::object(config));
+    if !shards.is_empty() {
+        parts.extend(publication::guard(config));
+        parts.extend(partitions::object(config));
+    }
     for object in &parts {
         add(&object.purpose, &guarded(object));
     }
@@ -63,17 +66,19 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         });
         statements.collect::<Vec<_>>().join("\n")
     };
-    // psql decides this, because creating a slot in a DO block can fail ("snapshot reference is not owned by resource owner")
-    add(
-        "The slot, after the publication; from 17 on standbys may keep a copy of it. This waits until all transactions that \
-         are open now have ended",
-        &format!(
-            "SELECT current_setting('server_version_num')::int >= {FAILOVER_SLOTS} AS failover_slots \\gset\n\
-             \\if :failover_slots\n{}\n\\else\n{}\n\\endif",
-            create(", failover => true"),
-            create("")
-        ),
-    );
+    if !shards.is_empty() {
+        // psql decides this, because creating a slot in a DO block can fail ("snapshot reference is not owned by resource owner")
+        add(
+            "The slot, after the publication; from 17 on standbys may keep a copy of it. This waits until all transactions that \
+             are open now have ended",
+            &format!(
+                "SELECT current_setting('server_version_num')::int >= {FAILOVER_SLOTS} AS failover_slots \\gset\n\
+                 \\if :failover_slots\n{}\n\\else\n{}\n\\endif",
+                create(", failover => true"),
+                create("")
+            ),
+        );
+    }
     text.push_str(&format!(
         "\n-- Still to do: a password for the role (\\password {}), unless it logs in without one, and the application's \
          privileges:\n",

@@ -24,7 +24,7 @@ use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks what every slot needs, before anything is created. Returns the server's version and settings. `router`: how the router
+/// Checks what every slot needs, before anything is created; without shards, none is. Returns the server's version and settings. `router`: how the router
 /// will connect.
 pub(super) async fn preconditions(
     session: &mut Session,
@@ -42,7 +42,9 @@ pub(super) async fn preconditions(
             STANDBY_REMEDY,
         ));
     }
-    administrator::check_wal_level(&server.wal_level, std::slice::from_ref(&session.info().host))?;
+    if !shards.is_empty() {
+        administrator::check_wal_level(&server.wal_level, std::slice::from_ref(&session.info().host))?;
+    }
     if shards.len() > 1 && server.number < ROW_FILTERS {
         return Err(no_row_filters(&server.version, "; nothing was changed"));
     }

@@ -19,6 +19,7 @@ use crate::config::identifiers::{check_name, check_router_name, check_slot, pars
 use crate::config::kafka_properties::{self, Refusal};
 use crate::config::log::Log;
 use crate::config::pattern::Pattern;
+use crate::config::polling;
 use crate::config::raw::{
     Node, Properties, RawAdmin, RawColumns, RawConfig, RawDelivery, RawOutbox, RawPostgres, RawRoute,
     RawTopics, Value,
@@ -67,9 +68,19 @@ pub(super) fn convert(
 ) -> Result<Parsed, Problems> {
     let mut reader = Reader { sources, problems };
     let mut secrets = SecretLocations::default();
+    let mut raw = raw;
+    let refused = polling::refused_keys(&raw);
+    let RawOutbox { columns, status, .. } = &mut raw.outbox.0;
+    let (status, mode_span) =
+        (std::mem::take(&mut status.0), raw.delivery.0.mode.as_ref().map(toml::Spanned::span));
+    let polling = polling::polling(&mut reader, raw.source.0, &mut columns.0, status);
     let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
-    let delivery = delivery(&mut reader, raw.delivery.0);
+    let mut delivery = delivery(&mut reader, raw.delivery.0);
+    if polling.is_some() {
+        polling::check(&mut reader, refused, &outbox, &route, (delivery.mode, mode_span));
+        delivery.positions_topic = None;
+    }
     let kafka = kafka(&mut reader, raw.kafka.0, &delivery, brokers, &mut secrets);
     let topics = topics(&mut reader, raw.topics.0);
     let admin = admin(&mut reader, raw.admin.0);
@@ -89,7 +100,9 @@ pub(super) fn convert(
             );
         }
     }
-    crate::config::shards::check_positions(&mut reader, &shards, delivery.positions_topic.as_deref());
+    if polling.is_none() {
+        crate::config::shards::check_positions(&mut reader, &shards, delivery.positions_topic.as_deref());
+    }
     if let Some(postgres) = &postgres {
         let name = name.clone().unwrap_or_else(|| default_name(postgres));
         crate::config::shards::check_names(&mut reader, &shards, &name, postgres);
@@ -101,6 +114,7 @@ pub(super) fn convert(
         config: Config {
             name: name.unwrap_or_else(|| default_name(&postgres)),
             postgres,
+            polling,
             outbox,
             route,
             kafka,

@@ -43,12 +43,17 @@ impl Config {
             }
             Some(Password::Given(_)) | None => {}
         }
-        writeln!(out, "slot = {}", quoted(&postgres.slot))?;
-        writeln!(out, "publication = {}", quoted(&postgres.publication))?;
-        writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
-        writeln!(out, "catch_up = {}", word(&CATCH_UP, postgres.catch_up))?;
-        let lag = u64::try_from(postgres.catch_up_lag).unwrap_or(u64::MAX);
-        writeln!(out, "catch_up_lag = {}", quoted(&format_size(lag)))?;
+        let reads_log = self.polling.is_none();
+        if reads_log {
+            writeln!(out, "slot = {}", quoted(&postgres.slot))?;
+            writeln!(out, "publication = {}", quoted(&postgres.publication))?;
+            writeln!(out, "wal_sender_timeout = {}", quoted(&format_duration(postgres.wal_sender_timeout)))?;
+            writeln!(out, "catch_up = {}", word(&CATCH_UP, postgres.catch_up))?;
+            let lag = u64::try_from(postgres.catch_up_lag).unwrap_or(u64::MAX);
+            writeln!(out, "catch_up_lag = {}", quoted(&format_size(lag)))?;
+        }
+
+        crate::config::polling::write_toml(self, out)?;
 
         writeln!(out, "\n[outbox]")?;
         let tables: Vec<String> =
@@ -57,8 +62,10 @@ impl Config {
             [table] => writeln!(out, "table = {table}")?,
             tables => writeln!(out, "table = [{}]", tables.join(", "))?,
         }
-        writeln!(out, "on_update = {}", word(&ON_UPDATE, self.outbox.on_update))?;
-        optional_name(out, "message_prefix", self.outbox.message_prefix.as_deref())?;
+        if reads_log {
+            writeln!(out, "on_update = {}", word(&ON_UPDATE, self.outbox.on_update))?;
+            optional_name(out, "message_prefix", self.outbox.message_prefix.as_deref())?;
+        }
         let columns = &self.outbox.columns;
         writeln!(out, "\n[outbox.columns]")?;
         writeln!(out, "id = {}", quoted(&columns.id))?;
@@ -79,6 +86,9 @@ impl Config {
             }
         }
         optional_name(out, "tracing_span_context", columns.tracing_span_context.as_deref())?;
+        if let Some(polling) = &self.polling {
+            crate::config::polling::write_columns(polling, out)?;
+        }
 
         route::write(out, &self.route)?;
 
@@ -114,11 +124,15 @@ impl Config {
         writeln!(out, "\n[admin]")?;
         optional_name(out, "listen", self.admin.listen.as_deref())?;
 
-        crate::config::bookmarks::write_toml(self, out)?;
-        crate::config::heartbeat::write_toml(self, out)?;
-        crate::config::dead_letters::write_toml(self, out)?;
+        if reads_log {
+            crate::config::bookmarks::write_toml(self, out)?;
+            crate::config::heartbeat::write_toml(self, out)?;
+            crate::config::dead_letters::write_toml(self, out)?;
+        }
         crate::config::contracts::write_toml(self, out)?;
-        crate::config::shards::write_toml(self, out)?;
+        if reads_log {
+            crate::config::shards::write_toml(self, out)?;
+        }
         crate::config::log::write_toml(self, out)
     }
 }

@@ -159,6 +159,16 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "whether a lagging slot is read [in bulk](catching-up.md), or always streamed",
     ),
     size("postgres.catch_up_lag", "64MiB", "how far the slot must lag for bulk reads"),
+    words(
+        "source.mode",
+        &["log", "poll"],
+        "whether the router reads the write-ahead log, or [polls the table](polling.md)",
+    ),
+    duration(
+        "source.lease",
+        "30s",
+        "how long a router that polls keeps others from the rows that it has claimed; at least `10s`",
+    ),
     key(
         "outbox.table",
         Kind::Texts,
@@ -210,6 +220,16 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Default::Off,
         "the column with the context of a trace in the format of `java.util.Properties`, which becomes headers",
     ),
+    text("outbox.columns.position", "position", "the column with a number that grows with each insert. Only for polling, as are the next ones"),
+    text("outbox.columns.status", "status", "the column with the state of the row"),
+    text("outbox.columns.attempts", "attempts", "the column that counts how often the event was tried"),
+    text("outbox.columns.refusals", "refusals", "the column that counts how often it was refused"),
+    text("outbox.columns.next_attempt_at", "next_attempt_at", "the column with the time before which it is not tried again"),
+    text("outbox.columns.published_at", "published_at", "the column with the time when it was published"),
+    text("outbox.columns.last_error", "last_error", "the column with the reason of the last refusal"),
+    text("outbox.status.new", "NEW", "the status of a row that waits to be published"),
+    text("outbox.status.published", "PUBLISHED", "the status of one that a broker has acknowledged"),
+    text("outbox.status.failed", "FAILED", "the status of one that was refused eight times"),
     template(
         "route.topic",
         Default::Text("outbox.event.${aggregate_type}"),

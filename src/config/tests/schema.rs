@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::config::deserialize::known_keys;
+use crate::config::polling::StatusColumns;
 use crate::config::raw::RawConfig;
 use crate::config::schema::json_schema;
 use crate::config::schema::keys::{Default as Fallback, KEYS, Key, Kind};
@@ -97,8 +98,14 @@ fn words_and_ranges_are_those_of_the_parser() {
 #[test]
 fn the_defaults_are_those_of_the_parser() {
     let without_effect = ["route.expand.null", "route.expand.empty_array", "contracts.on_violation"];
+    let of_polling = |name: &str| {
+        let column = name.strip_prefix("outbox.columns.");
+        name == "source.lease"
+            || name.starts_with("outbox.status.")
+            || column.is_some_and(|column| StatusColumns::KEYS.contains(&column))
+    };
     let mut text = String::new();
-    for key in KEYS.iter().filter(|key| !without_effect.contains(&key.name)) {
+    for key in KEYS.iter().filter(|key| !without_effect.contains(&key.name) && !of_polling(key.name)) {
         let default = match key.default {
             Fallback::Off => "false".to_owned(),
             Fallback::Text(text) => format!("'{text}'"),

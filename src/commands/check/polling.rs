@@ -1,0 +1,62 @@
+//! The table of a router that polls.
+
+use pg_logical::session::Session;
+
+use super::finding::Findings;
+use crate::commands::server::Server;
+use crate::config::{Config, Polling};
+use crate::error::{Error, Step};
+use crate::postgres::polling::sql::PolledTable;
+use crate::postgres::polling::table::Found;
+
+/// What to do if the check of the table was interrupted.
+const AGAIN: &str = "Run check again";
+
+pub(super) async fn check(
+    session: &mut Session,
+    config: &Config,
+    polling: &Polling,
+    server: &Server,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    if server.standby {
+        findings.error(
+            "outbox",
+            crate::error::ErrorCode::ServerUnsuitable,
+            "the server is a standby, where no row can be marked",
+            "Name the primary in `[postgres] url`",
+        );
+        return Ok(());
+    }
+    let name = config.outbox.table_names();
+    if let Err(error) = Found::usable(session, &config.outbox, polling, &config.postgres.conninfo).await {
+        findings.failure("outbox", error, AGAIN);
+        return Ok(());
+    }
+    findings.ok("outbox", format!("{name} can be polled"));
+    let Some(table) = PolledTable::of(&config.outbox, polling) else { return Ok(()) };
+    let there = session.query(&table.has_indexes()).await?;
+    let there = there.first();
+    let missing: Vec<String> = (0..)
+        .zip(table.indexes(true))
+        .filter(|(index, _)| there.and_then(|row| row.get(*index)) != Some("t"))
+        .map(|(_, statement)| statement)
+        .collect();
+    if !missing.is_empty() {
+        let mut step = Step::new("As the table's owner, create them while applications go on");
+        for statement in missing {
+            step = step.sql(statement.trim_end_matches(';'));
+        }
+        let what = format!("{name} lacks indexes for polling, so each claim reads the whole table");
+        findings.warning("polling_indexes", what, crate::error::Remedy::steps([step]));
+    }
+    let failed = session.query_one(&table.count_failed()).await?;
+    if let Some(failed) = failed.filter(|count| count != "0") {
+        findings.warning(
+            "failed_rows",
+            format!("{failed} rows were refused too often, and later ones of their aggregates wait"),
+            "Look at them: outbox-router dead-letters list",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What a router that polls needs: columns and indexes of the outbox table, and privileges.
+
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
+use super::object::{Object, table_privilege};
+use crate::config::{Outbox, Polling, TableName};
+use crate::postgres::polling::sql::PolledTable;
+use crate::postgres::polling::table::definitions;
+
+/// The columns of a table that is created, one line each.
+pub(super) fn columns(polling: &Polling) -> Vec<String> {
+    let line = |(name, definition): (&str, String)| format!("  {} {definition}", quoting::identifier(name));
+    definitions(polling).into_iter().map(line).collect()
+}
+
+/// The indexes of a table that is created.
+pub(super) fn indexes(outbox: &Outbox, polling: &Polling) -> Vec<String> {
+    PolledTable::of(outbox, polling).map_or_else(Vec::new, |table| table.indexes(false).into())
+}
+
+/// The privileges of the router's role, which needs no other than these.
+pub(super) fn privileges(outbox: &Outbox, polling: &Polling, role: &str) -> Vec<Object> {
+    let mut objects = vec![
+        login_role(role),
+        table_privilege(
+            role,
+            "outbox_router.poll_claims",
+            &["SELECT", "INSERT", "UPDATE", "DELETE"],
+            "The rows that routers have claimed",
+        ),
+        sequence_privilege(role),
+    ];
+    objects.extend(outbox.tables.first().map(|table| outbox_privilege(role, table, polling)));
+    objects
+}
+
+fn login_role(role: &str) -> Object {
+    let (name, text) = (quoting::identifier(role), literal(role));
+    let block = format!(
+        "\nBEGIN\n  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {text}) THEN\n    \
+         CREATE ROLE {name} LOGIN;\n  ELSE\n    ALTER ROLE {name} LOGIN;\n  END IF;\nEND\n"
+    );
+    Object {
+        name: format!("role {name}"),
+        purpose: "The role that the router runs as".to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND (r.rolcanlogin OR r.rolsuper))"
+        ),
+        make: format!("DO {};", quoting::dollar_quoted(&block)),
+        done: "may log in now",
+        ..Object::default()
+    }
+}
+
+/// SELECT on the sequence tells which position was drawn last.
+fn sequence_privilege(role: &str) -> Object {
+    let (name, text) = (quoting::identifier(role), literal(role));
+    Object {
+        name: format!("privilege of {name} on outbox_router.outbox_position"),
+        purpose: "Where to begin to look for rows, when there are none".to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
+             AND c.oid = pg_catalog.to_regclass('outbox_router.outbox_position')\n    \
+             AND pg_catalog.has_sequence_privilege(r.oid, c.oid, 'SELECT'))"
+        ),
+        make: format!("GRANT SELECT ON SEQUENCE outbox_router.outbox_position TO {name};"),
+        done: "granted",
+        ..Object::default()
+    }
+}
+
+/// SELECT on the outbox, and UPDATE on the columns for the state of a row.
+fn outbox_privilege(role: &str, table: &TableName, polling: &Polling) -> Object {
+    let (name, text, outbox) = (quoting::identifier(role), literal(role), table.in_sql());
+    let updated: Vec<&str> =
+        polling.columns.by_key().filter(|(key, _)| *key != "position").map(|(_, name)| name).collect();
+    let may = |column: &&str| {
+        format!("pg_catalog.has_column_privilege(r.oid, c.oid, {}, 'UPDATE')", literal(column))
+    };
+    let quoted: Vec<String> = updated.iter().map(|column| quoting::identifier(column)).collect();
+    Object {
+        name: format!("privilege of {name} on {outbox}"),
+        purpose: "The router reads rows, and changes nothing but their status".to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
+             AND c.oid = pg_catalog.to_regclass({})\n    \
+             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    \
+             AND pg_catalog.has_table_privilege(r.oid, c.oid, 'SELECT')\n    AND {})",
+            literal(&outbox),
+            updated.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
+        ),
+        make: format!(
+            "GRANT USAGE ON SCHEMA {} TO {name};\nGRANT SELECT, UPDATE ({}) ON {outbox} TO {name};",
+            quoting::identifier(&table.schema),
+            quoted.join(", ")
+        ),
+        done: "granted",
+        remedy: Some("Connect with --url as the owner of the table".to_owned()),
+        ..Object::default()
+    }
+}

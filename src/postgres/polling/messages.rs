@@ -1,0 +1,89 @@
+//! The messages between a router that polls and the worker that claims rows for it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use pg_logical::PgTimestamp;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::progress::Sequence;
+
+/// A row that this router has claimed.
+#[derive(Debug)]
+pub struct ClaimedRow {
+    /// When it was inserted, or else claimed.
+    pub inserted: PgTimestamp,
+    /// The values of the columns that were asked for.
+    pub values: Vec<Option<String>>,
+}
+
+/// What the worker says to the source.
+#[derive(Debug)]
+pub enum FromWorker {
+    /// The next rows. Their numbers follow on those of the rows before.
+    Rows {
+        /// In the order of their positions.
+        rows: Vec<ClaimedRow>,
+        /// Until when they may be sent.
+        send_by: Instant,
+    },
+    /// Nothing was due, and no row of this router is in flight.
+    Nothing,
+    /// The session cannot go on.
+    Failed(Error),
+}
+
+/// What has become of a row. Its number counts all rows of the session, from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowResult {
+    /// A broker has acknowledged it, or a rule drops it.
+    Published(Sequence),
+    /// It was refused, for this reason.
+    Refused(Sequence, String),
+    /// It was not sent, because an earlier row of its aggregate was refused.
+    NotSent(Sequence),
+}
+
+/// A refusal is stored. Rows from this number on were claimed afterwards, so rows behind the refused one are not among them, unless
+/// it was due again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusalStored {
+    /// The row that was refused.
+    pub refused: Sequence,
+    /// The first row of the next claim.
+    pub next: Sequence,
+}
+
+/// The worker's ends of the channels.
+#[derive(Debug)]
+pub(super) struct WorkerChannels {
+    pub(super) to_source: UnboundedSender<FromWorker>,
+    pub(super) results: UnboundedReceiver<RowResult>,
+    pub(super) stored: UnboundedSender<RefusalStored>,
+    pub(super) stopping: Arc<AtomicBool>,
+}
+
+/// The router's ends of the channels.
+#[derive(Debug)]
+pub struct RouterChannels {
+    /// For the source.
+    pub from_worker: UnboundedReceiver<FromWorker>,
+    /// Set by the source: nothing more is to be claimed.
+    pub stopping: Arc<AtomicBool>,
+    /// For the sink. The worker ends once it is closed and everything is stored.
+    pub results: UnboundedSender<RowResult>,
+    /// For the sink.
+    pub stored: UnboundedReceiver<RefusalStored>,
+}
+
+pub(super) fn channels() -> (WorkerChannels, RouterChannels) {
+    let ((to_source, from_worker), (results_end, results), (stored, stored_end)) =
+        (unbounded_channel(), unbounded_channel(), unbounded_channel());
+    let stopping = Arc::new(AtomicBool::new(false));
+    (
+        WorkerChannels { to_source, results, stored, stopping: Arc::clone(&stopping) },
+        RouterChannels { from_worker, stopping, results: results_end, stored: stored_end },
+    )
+}

@@ -1,0 +1,283 @@
+//! The columns of the table that is polled.
+
+use pg_logical::conninfo::ConnInfo;
+use pg_logical::pgoutput::wire::Wire;
+use pg_logical::quoting::{identifier, literal};
+use pg_logical::session::{Row, Session};
+use pg_logical::{Oid, QueryError};
+
+use super::sql::PolledTable;
+use crate::config::polling::StatusColumns;
+use crate::config::{Outbox, Polling, TableName};
+use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::outbox::{ExtraColumn, FIELDS};
+use crate::postgres::administrator::init_remedy;
+
+/// date, timestamp, timestamptz
+const TIMES: [u32; 3] = [1082, 1114, 1184];
+
+/// The table, as its catalogues describe it.
+#[derive(Debug)]
+pub struct Found {
+    oid: u32,
+    name: TableName,
+    columns: Vec<Column>,
+    /// Whether positions are drawn by `next_position`.
+    bounded: bool,
+    partitioned: bool,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: String,
+    type_id: u32,
+    modifier: i32,
+    /// The schema and name of a user-defined type, or of the base type of a domain.
+    named: Option<(String, String)>,
+}
+
+impl Found {
+    /// Looks the table up; `None` if it does not exist.
+    async fn query(
+        session: &mut Session,
+        outbox: &Outbox,
+        polling: &Polling,
+    ) -> Result<Option<Self>, QueryError> {
+        let Some(name) = outbox.tables.first() else { return Ok(None) };
+        let sql = format!(
+            "SELECT c.oid, a.attname, a.atttypid::pg_catalog.oid, a.atttypmod, \
+             CASE WHEN a.atttypid >= 16384 THEN CASE b.typnamespace WHEN 'pg_catalog'::pg_catalog.regnamespace THEN '' \
+             ELSE b.typnamespace::pg_catalog.regnamespace::text END END, b.typname, \
+             coalesce(a.attname = {} AND EXISTS (SELECT FROM pg_catalog.pg_depend e JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid \
+             JOIN pg_catalog.pg_namespace s ON s.oid = p.pronamespace WHERE e.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass \
+             AND e.objid = d.oid AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
+             AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), false), c.relkind \
+             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+             JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+             JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) \
+             LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum \
+             WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
+            literal(&polling.columns.position),
+            literal(&name.schema),
+            literal(&name.name)
+        );
+        let rows = session.query(&sql).await?;
+        let Some(oid) = rows.first().and_then(|row| row.get(0)?.parse().ok()) else { return Ok(None) };
+        Ok(Some(Found {
+            oid,
+            name: name.clone(),
+            columns: rows.iter().filter_map(Column::of).collect(),
+            bounded: rows.iter().any(|row| row.get(6) == Some("t")),
+            partitioned: rows.iter().any(|row| row.get(7) == Some("p")),
+        }))
+    }
+
+    /// Looks the table up, and refuses one that cannot be polled.
+    ///
+    /// # Errors
+    /// The table, a column or the table of claims is missing, or a privilege.
+    pub async fn usable(
+        session: &mut Session,
+        outbox: &Outbox,
+        polling: &Polling,
+        conninfo: &ConnInfo,
+    ) -> Result<Self, Error> {
+        let name = outbox.table_names();
+        let Some(found) = Self::query(session, outbox, polling).await? else {
+            return Err(Error::refused(
+                ErrorCode::NotPrepared,
+                format!("the outbox table {name} does not exist, or is not a table"),
+                init_remedy("Create it", conninfo),
+            ));
+        };
+        if found.partitioned {
+            return Err(Error::refused(
+                ErrorCode::NotPrepared,
+                format!("{name} is partitioned, and only a table without partitions can be polled"),
+                "Use such a table, or read the log",
+            ));
+        }
+        let missing = found.missing(&polling.columns);
+        if !missing.is_empty() {
+            return Err(Error::refused(
+                ErrorCode::ColumnUnusable,
+                format!("{name} lacks columns that polling needs: {}", missing.join(", ")),
+                add_columns(outbox, polling, &missing),
+            ));
+        }
+        let rows = session.query(&found.privileges(&polling.columns)).await?;
+        match rows.first().map(|row| (row.get(0), row.get(1))) {
+            Some((Some("t"), _)) => Err(Error::refused(
+                ErrorCode::NotPrepared,
+                "the table outbox_router.poll_claims does not exist",
+                init_remedy("Create it", conninfo),
+            )),
+            Some((_, Some("t"))) => Ok(found),
+            _ => Err(Error::refused(
+                ErrorCode::NotPrepared,
+                format!("the role {} may not claim and mark rows of {name}", conninfo.user),
+                init_remedy("Grant the privileges", conninfo),
+            )),
+        }
+    }
+
+    /// Whether the table of claims is missing, and whether the role has the privileges.
+    fn privileges(&self, columns: &StatusColumns) -> String {
+        let updated = columns.by_key().filter(|(key, _)| *key != "position");
+        let updated: Vec<String> = updated
+            .map(|(_, name)| {
+                format!(
+                    "pg_catalog.has_column_privilege({}::pg_catalog.oid, {}, 'UPDATE')",
+                    self.oid,
+                    literal(name)
+                )
+            })
+            .collect();
+        format!(
+            "SELECT c.oid IS NULL, pg_catalog.has_table_privilege({oid}::pg_catalog.oid, 'SELECT') AND {} \
+             AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT') \
+             AND pg_catalog.has_table_privilege(c.oid, 'INSERT') AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') \
+             AND pg_catalog.has_table_privilege(c.oid, 'DELETE') AND pg_catalog.has_sequence_privilege(s.oid, 'SELECT') \
+             FROM (VALUES (1)) one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'outbox_router' \
+             LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'poll_claims' \
+             LEFT JOIN pg_catalog.pg_class s ON s.relnamespace = n.oid AND s.relname = 'outbox_position'",
+            updated.join(" AND "),
+            oid = self.oid
+        )
+    }
+
+    /// The statements for the table as it is.
+    pub fn statements(&self, outbox: &Outbox, polling: &Polling) -> Option<PolledTable> {
+        let created_at = outbox.columns.created_at.as_ref();
+        let is_time = |column: &Column| Some(&column.name) == created_at && TIMES.contains(&column.type_id);
+        let has_time = self.columns.iter().any(is_time);
+        Some(PolledTable::of(outbox, polling)?.with(self.bounded, has_time))
+    }
+
+    /// The columns for the state of a row that the table lacks.
+    fn missing<'a>(&self, columns: &'a StatusColumns) -> Vec<&'a str> {
+        let is_missing = |name: &&str| self.columns.iter().all(|column| column.name != *name);
+        columns.by_key().map(|(_, name)| name).filter(is_missing).collect()
+    }
+
+    /// The names of those columns that events are made of, in the order of the table.
+    pub fn of_events(&self, outbox: &Outbox, extra: &[ExtraColumn]) -> Vec<String> {
+        let columns = &outbox.columns;
+        let wanted = |name: &str| {
+            FIELDS.iter().any(|field| field.column(columns) == Some(name))
+                || extra.iter().any(|extra| extra.name == name)
+        };
+        self.columns.iter().map(|column| column.name.clone()).filter(|name| wanted(name)).collect()
+    }
+
+    /// The messages with which a stream would describe a table of these columns.
+    pub fn messages(&self, columns: &[String]) -> Vec<Vec<u8>> {
+        let columns: Vec<&Column> =
+            self.columns.iter().filter(|column| columns.contains(&column.name)).collect();
+        let mut messages: Vec<Vec<u8>> = columns
+            .iter()
+            .filter_map(|column| {
+                let (schema, name) = column.named.as_ref()?;
+                Some(Wire::of(b'Y').u32(column.type_id).string(schema).string(name).0)
+            })
+            .collect();
+        let count = i16::try_from(columns.len()).unwrap_or(i16::MAX);
+        let TableName { schema, name } = &self.name;
+        let head = Wire::of(b'R').u32(self.oid).string(schema).string(name).u8(b'd').i16(count);
+        let relation = columns.iter().fold(head, |wire, column| {
+            wire.u8(0).string(&column.name).u32(column.type_id).u32(column.modifier.cast_unsigned())
+        });
+        messages.push(relation.0);
+        messages
+    }
+
+    /// The table's OID.
+    pub fn oid(&self) -> Oid {
+        Oid(self.oid)
+    }
+}
+
+impl Column {
+    fn of(row: &Row) -> Option<Self> {
+        let named = row.get(4).map(str::to_owned).zip(row.get(5).map(str::to_owned));
+        Some(Column {
+            name: row.get(1)?.to_owned(),
+            type_id: row.get(2)?.parse().ok()?,
+            modifier: row.get(3)?.parse().ok()?,
+            named,
+        })
+    }
+}
+
+/// Writes the Insert message of a row into `message`.
+pub fn write_insert(message: &mut Vec<u8>, table: Oid, values: &[Option<String>]) {
+    message.clear();
+    message.push(b'I');
+    message.extend(table.0.to_be_bytes());
+    message.push(b'N');
+    message.extend(u16::try_from(values.len()).unwrap_or(u16::MAX).to_be_bytes());
+    for value in values {
+        match value {
+            None => message.push(b'n'),
+            Some(text) => {
+                message.push(b't');
+                message.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+                message.extend(text.as_bytes());
+            }
+        }
+    }
+}
+
+/// How to add the columns and indexes that an existing table lacks. Its rows count as published.
+fn add_columns(outbox: &Outbox, polling: &Polling, missing: &[&str]) -> Remedy {
+    let table = outbox.tables.first().map(TableName::in_sql).unwrap_or_default();
+    let Some(statements) = PolledTable::of(outbox, polling) else { return Remedy::default() };
+    let added: Vec<String> = definitions(polling)
+        .into_iter()
+        .filter(|(name, _)| missing.contains(name))
+        .map(|(name, definition)| {
+            // the rows that are there were published before, and get no position: the table would be written anew
+            let definition = match name {
+                name if name == polling.columns.status => {
+                    format!("text NOT NULL DEFAULT {}", literal(&polling.status.published))
+                }
+                name if name == polling.columns.position => "bigint".to_owned(),
+                _ => definition,
+            };
+            format!("ADD COLUMN {} {definition}", identifier(name))
+        })
+        .collect();
+    let defaults: Vec<String> = definitions(polling)
+        .into_iter()
+        .filter(|(name, _)| missing.contains(name))
+        .filter_map(|(name, definition)| {
+            let default = definition.split_once(" DEFAULT ")?.1.to_owned();
+            let late = name == polling.columns.status || name == polling.columns.position;
+            late.then(|| format!("ALTER COLUMN {} SET DEFAULT {default}", identifier(name)))
+        })
+        .collect();
+    // one statement, since no row may be inserted in between
+    let alter = format!("ALTER TABLE {table} {}", [added, defaults].concat().join(", "));
+    let mut step =
+        Step::new("As the table's owner, add them; rows that are there count as published").sql(alter);
+    for index in statements.indexes(true) {
+        step = step.sql(index.trim_end_matches(';'));
+    }
+    Remedy::steps([step])
+}
+
+/// The columns for the state of a row, with type and default.
+pub fn definitions(polling: &Polling) -> [(&str, String); 7] {
+    let StatusColumns { position, status, attempts, refusals, next_attempt_at, published_at, last_error } =
+        &polling.columns;
+    [
+        (position, "bigint NOT NULL DEFAULT outbox_router.next_position()".to_owned()),
+        (status, format!("text NOT NULL DEFAULT {}", literal(&polling.status.new))),
+        (attempts, "integer NOT NULL DEFAULT 0".to_owned()),
+        (refusals, "integer NOT NULL DEFAULT 0".to_owned()),
+        (next_attempt_at, "timestamptz".to_owned()),
+        (published_at, "timestamptz".to_owned()),
+        (last_error, "text".to_owned()),
+    ]
+}

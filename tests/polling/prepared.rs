@@ -1,0 +1,180 @@
+//! What `init` prepares for polling, and what `check` and `run` say if something is missing.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use crate::polling::polled;
+use crate::support::comparison::{Repeats, in_order, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::{refused, succeeded};
+use crate::support::router::Router;
+use crate::support::settings::Settings;
+use crate::support::shared;
+
+/// The role neither replicates nor owns anything.
+#[tokio::test]
+async fn a_role_with_the_privileges_that_init_grants_is_enough() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let role = format!("{}_router", outbox.name);
+    succeeded(settings.run_async(&["init", "--role", &role]).await, &["role", "may log in now", "granted"]);
+    let may =
+        format!("SELECT concat_ws(' ', rolreplication, rolsuper) FROM pg_roles WHERE rolname = '{role}'");
+    assert_eq!(outbox.text(&may).await, "f f");
+    let settings = settings.set("postgres.url", outbox.url().replace("postgres@", &format!("{role}@")));
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    outbox.insert_numbers("order", "a", 1..20).await;
+    let router = Router::active(&settings).await;
+    outbox.all_published().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+    outbox.execute(&format!("REVOKE UPDATE (status) ON outbox FROM {role}")).await;
+    let found = settings.run_async(&["check"]).await;
+    assert!(found.code == 1 && found.out.contains("OBR-1107: the role"), "{}", found.out);
+    Router::start(&settings).exits(1).await.says(&["may not claim and mark rows"]);
+    outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
+async fn an_existing_table_is_polled_once_it_has_the_columns() {
+    let kafka = Kafka::shared();
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox
+        .execute(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
+             event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{}', state text)",
+        )
+        .await;
+    outbox.insert("order", "old", "{\"n\": 1}").await;
+    let settings = Settings::polling(&outbox, &kafka)
+        .set("outbox.columns.status", "state_of_row")
+        .set("outbox.status.new", "pending")
+        .set("outbox.status.published", "delivered");
+    let found = settings.run_async(&["check"]).await;
+    assert!(
+        found.code == 1 && found.out.contains("lacks columns that polling needs: position, state_of_row"),
+        "{}",
+        found.out
+    );
+    succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": exists already"]);
+    let missing = settings.run_async(&["check"]).await;
+    let statements =
+        missing.out.lines().filter(|line| line.contains("ALTER TABLE") || line.contains("CREATE INDEX"));
+    for statement in statements.map(str::trim).map(str::to_owned).collect::<Vec<_>>() {
+        for one in statement.split("; ") {
+            outbox.execute(one).await;
+        }
+    }
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    assert_eq!(outbox.text("SELECT state_of_row FROM outbox").await, "delivered");
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..20).await;
+    kafka.holds(&outbox.name, 19).await;
+    router.stop().await;
+    outbox.execute("DELETE FROM outbox WHERE aggregate_id = 'old'").await;
+    assert_eq!(outbox.text("SELECT string_agg(DISTINCT state_of_row, ',') FROM outbox").await, "delivered");
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// Columns with the names of variables, a status of its own type, an aggregate that is no text, a time that is none, and a database
+/// whose transactions are serializable.
+#[tokio::test]
+async fn a_table_with_unusual_columns_is_polled() {
+    let kafka = Kafka::shared();
+    let outbox = Outbox::bare(shared::postgres()).await;
+    let settings = Settings::polling(&outbox, &kafka)
+        .set("outbox.columns.aggregate_id", "claimed")
+        .set("outbox.columns.position", "Seq")
+        .set("outbox.columns.status", "blocked")
+        .set("outbox.columns.next_attempt_at", "due")
+        .set("topics.allow", vec![outbox.topic("order")]);
+    succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": created"]);
+    outbox
+        .execute(&format!(
+            "CREATE TYPE state AS ENUM ('NEW', 'PUBLISHED', 'FAILED'); DROP TABLE outbox; CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT \
+             gen_random_uuid(), aggregate_type text, claimed bigint, event_type text DEFAULT 'happened', payload jsonb, created_at bigint DEFAULT 7, \
+             \"Seq\" bigint DEFAULT outbox_router.next_position(), blocked state NOT NULL DEFAULT 'NEW', attempts int, refusals int, \
+             due timestamptz, published_at timestamptz, last_error text, moment int, me int, lowest int); \
+             ALTER DATABASE {} SET default_transaction_isolation = 'serializable'; ALTER DATABASE {} SET default_transaction_read_only = on",
+            outbox.name, outbox.name
+        ))
+        .await;
+    let missing = settings.run_async(&["check"]).await;
+    for statement in missing.out.lines().filter(|line| line.contains("CREATE ")).map(str::trim) {
+        outbox.execute(statement).await;
+    }
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    let router = Router::active(&settings).await;
+    let insert = "INSERT INTO outbox (aggregate_type, claimed, payload) SELECT 'order', n % 3, jsonb_build_object('n', n / 3 + 1) \
+                  FROM generate_series(0, 29) n; INSERT INTO outbox (aggregate_type, claimed) VALUES ('forbidden', 1)";
+    outbox.execute(insert).await;
+    kafka.holds(&outbox.name, 30).await;
+    let refused = "SELECT concat_ws(' ', blocked, refusals, attempts) FROM outbox WHERE refusals > 0";
+    eventually("a row is refused", async || (!outbox.query(refused).await.is_empty()).then_some(())).await;
+    assert_eq!(outbox.text(refused).await, "NEW 1 1");
+    succeeded(
+        settings.run_async(&["dead-letters", "discard", "--all", "--yes"]).await,
+        &["1 event will not be sent"],
+    );
+    router.stop().await;
+    assert_eq!(outbox.text("SELECT string_agg(DISTINCT blocked::text, ',') FROM outbox").await, "PUBLISHED");
+    in_order(&kafka.records(&outbox.name).await, Repeats::Never);
+}
+
+#[tokio::test]
+async fn commands_that_need_the_log_are_refused() {
+    let (_, settings) = polled(&Kafka::shared()).await;
+    for command in [&["slot", "advance", "--to", "0/1"][..], &["tail"], &["shards", "change", "--from", "2"]]
+    {
+        refused(&settings.run_async(command).await, 2, &["`[source] mode` is \"poll\""]);
+    }
+    refused(
+        &settings.run_async(&["run", "--accept-gap", "0/1"]).await,
+        2,
+        &["--accept-gap is about a position in the log"],
+    );
+}
+
+/// As PgBouncer does: it takes no settings, and another session of the server for each transaction would lose them.
+fn pooler(to: String) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, to) = (client.unwrap(), to.clone());
+            std::thread::spawn(move || {
+                let mut startup = [0; 4096];
+                let length = client.read(&mut startup).unwrap();
+                let startup = &startup[..length];
+                if startup.windows(8).any(|part| part == b"options\0") {
+                    let fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0";
+                    let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+                    return client.write_all(&[b"E", &length[..], fields].concat()).unwrap();
+                }
+                let mut server = TcpStream::connect(to).unwrap();
+                server.write_all(startup).unwrap();
+                let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+                let _ = std::io::copy(&mut client, &mut server);
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn no_session_needs_settings_that_a_pooler_refuses() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let port = pooler(outbox.address().to_owned());
+    let settings = settings
+        .reached_at(&outbox, &format!("127.0.0.1:{port}"))
+        .set("postgres.url", format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", outbox.name));
+    outbox.insert_numbers("order", "a", 1..20).await;
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
+    succeeded(settings.run_async(&["dead-letters", "list"]).await, &["No row was refused"]);
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

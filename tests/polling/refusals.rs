@@ -1,0 +1,125 @@
+//! Rows that cannot be sent: they are tried again later, then they fail, and rows behind them wait.
+
+use crate::polling::polled;
+use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
+use crate::support::kafka::Kafka;
+use crate::support::outbox::Outbox;
+use crate::support::place::{refused as refused_command, succeeded};
+use crate::support::router::Router;
+
+/// Makes the refused row due now.
+async fn due(outbox: &Outbox) {
+    outbox
+        .execute(
+            "UPDATE outbox SET next_attempt_at = now() WHERE refusals > 0 AND next_attempt_at < 'infinity'",
+        )
+        .await;
+}
+
+async fn refused(outbox: &Outbox, times: u32) {
+    eventually(&format!("a row is refused {times} times"), async || {
+        let refusals = outbox.text("SELECT coalesce(max(refusals), 0)::text FROM outbox").await;
+        (refusals == times.to_string()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_row_that_is_refused_eight_times_fails_and_holds_up_only_its_aggregate() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let allowed: Vec<String> = ["order", "invoice"].map(|of| outbox.topic(of)).into();
+    let settings = settings.set("topics.allow", allowed);
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.insert("forbidden", "a", "{\"n\": 3}").await;
+    outbox.insert_numbers("order", "a", 4..40).await;
+    outbox.insert_numbers("invoice", "b", 1..10).await;
+    let delays = [5, 30, 300, 1_800, 14_400, 14_400, 14_400];
+    for (times, seconds) in (1..).zip(delays) {
+        refused(&outbox, times).await;
+        let delay = "SELECT round(extract(epoch FROM min(next_attempt_at) - now()))::text FROM outbox WHERE refusals > 0";
+        let delay: i64 = outbox.text(delay).await.parse().unwrap();
+        assert!((seconds - 4..=seconds).contains(&delay), "{delay} s after {times} refusals");
+        due(&outbox).await;
+    }
+    refused(&outbox, 8).await;
+    let failed = "SELECT concat_ws(' ', status, attempts, next_attempt_at, last_error LIKE '%forbidden%') FROM outbox WHERE refusals > 0";
+    assert_eq!(outbox.text(failed).await, "FAILED 8 infinity t");
+    outbox.insert_numbers("order", "a", 40..50).await;
+    outbox.insert_numbers("invoice", "b", 10..20).await;
+    kafka.holds(&outbox.name, 2 + 19).await;
+    let waiting = "SELECT count(*)::text FROM outbox WHERE status = 'NEW' AND aggregate_id = 'a'";
+    assert_eq!(outbox.text(waiting).await, "46");
+
+    let listed = succeeded(
+        settings.run_async(&["dead-letters", "list"]).await,
+        &["failed", "behind", "unroutable", "47 events of 1 aggregate"],
+    );
+    assert_eq!(listed.out.matches("behind").count(), 46);
+    let shown = succeeded(
+        settings.run_async(&["dead-letters", "show", "--reason", "unroutable"]).await,
+        &["forbidden", "not in"],
+    );
+    assert!(!shown.out.contains("behind"), "{}", shown.out);
+    // somebody corrects the row
+    outbox.execute("UPDATE outbox SET aggregate_type = 'order' WHERE status = 'FAILED'").await;
+    let dry = succeeded(
+        settings.run_async(&["dead-letters", "retry", "--all", "--dry-run", "--json"]).await,
+        &["\"refusals\": 8"],
+    );
+    assert_eq!(dry.out.matches("\"position\"").count(), 1);
+    assert_eq!(outbox.text(failed).await, "FAILED 8 infinity t");
+    succeeded(
+        settings.run_async(&["dead-letters", "retry", "--aggregate", "a"]).await,
+        &["1 event will be tried again"],
+    );
+    outbox.all_published().await;
+    succeeded(settings.run_async(&["dead-letters", "list"]).await, &["No row was refused"]);
+    refused_command(
+        &settings.run_async(&["dead-letters", "show", "--aggregate", "a"]).await,
+        1,
+        &["no such row"],
+    );
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn a_discarded_row_is_not_sent_and_holds_nothing_up() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let settings = settings.set("topics.allow", vec![outbox.topic("order")]);
+    let router = Router::active(&settings).await;
+    outbox.insert("forbidden", "a", "{\"n\": 0}").await;
+    refused(&outbox, 1).await;
+    outbox.insert_numbers("order", "a", 1..5).await;
+    let discard = ["dead-letters", "discard", "--aggregate", "a", "--reason", "unroutable", "--yes"];
+    succeeded(settings.run_async(&discard).await, &["1 event will not be sent"]);
+    outbox.all_published().await;
+    router.stop().await;
+    let discarded = "SELECT last_error FROM outbox WHERE published_at IS NULL";
+    assert!(outbox.text(discarded).await.starts_with("discarded by postgres at "));
+    outbox.execute("DELETE FROM outbox WHERE published_at IS NULL").await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn rows_behind_one_that_somebody_deletes_are_published() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let settings = settings.set("topics.allow", vec![outbox.topic("order")]);
+    outbox.insert("forbidden", "a", "{\"n\": 1}").await;
+    let router = Router::active(&settings).await;
+    refused(&outbox, 1).await;
+    outbox.insert_numbers("order", "a", 1..5).await;
+    let waiting = "SELECT count(*)::text FROM outbox WHERE next_attempt_at = 'infinity'";
+    eventually("they wait", async || (outbox.text(waiting).await == "4").then_some(())).await;
+    router.stop().await;
+    outbox.execute("DELETE FROM outbox WHERE refusals > 0").await;
+    let router = Router::active(&settings).await;
+    outbox.all_published().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

@@ -1,0 +1,71 @@
+//! Several routers that poll one table.
+
+use rand::Rng;
+
+use crate::polling::polled;
+use crate::support::comparison::{Repeats, same};
+use crate::support::kafka::Kafka;
+use crate::support::router::Router;
+use crate::support::seed;
+use crate::support::signal::Signal;
+use crate::support::writers::Writers;
+
+/// Killed routers keep their rows until the lease expires, and frozen ones find out that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_reordered_while_routers_are_killed_and_frozen() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let settings = settings.set("source.lease", "10s");
+    let mut random = seed::random();
+    let writers = Writers::start(&outbox, 2, &mut random).await;
+    let mut routers = vec![Router::active(&settings).await, Router::active(&settings).await];
+    for round in 0..4 {
+        let published = "SELECT count(*)::text FROM outbox WHERE status = 'PUBLISHED'";
+        let before: usize = outbox.text(published).await.parse().unwrap();
+        crate::support::eventually::eventually("rows are published", async || {
+            let now: usize = outbox.text(published).await.parse().unwrap();
+            (now >= before + 50).then_some(())
+        })
+        .await;
+        let victim = random.random_range(0..routers.len());
+        if round % 2 == 0 {
+            routers.remove(victim).kill();
+            routers.push(Router::active(&settings).await);
+        } else {
+            let frozen = routers.remove(victim);
+            frozen.signal(Signal::Stop);
+            // until another has taken over what it had claimed
+            let held = "SELECT count(*)::text FROM outbox_router.poll_claims WHERE NOT ended AND lease_until < now()";
+            crate::support::eventually::eventually("its claims have expired or ended", async || {
+                let expired = outbox.text("SELECT (max(lease_until) FILTER (WHERE NOT ended) IS NOT NULL)::text FROM outbox_router.poll_claims").await;
+                (outbox.text(held).await == "0" || expired == "false").then_some(())
+            })
+            .await;
+            frozen.signal(Signal::Continue);
+            routers.push(frozen);
+        }
+    }
+    writers.finish().await;
+    outbox.all_published().await;
+    for mut router in routers {
+        router.assert_running();
+        router.stop().await;
+    }
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Late).await;
+}
+
+#[tokio::test]
+async fn several_routers_share_the_work() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let routers =
+        [Router::active(&settings).await, Router::active(&settings).await, Router::active(&settings).await];
+    let writers = Writers::start(&outbox, 3, &mut seed::random()).await;
+    outbox.insert_numbers("order", "a", 1..300).await;
+    writers.finish().await;
+    outbox.all_published().await;
+    for router in routers {
+        router.stop().await;
+    }
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
