@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use super::*;
 use crate::error::{ErrorCode, Exit, Peer};
-use crate::monitor::{Monitor, State, StatusReport, TestClock};
+use crate::monitor::{CountedRows, Monitor, State, StatusReport, TestClock};
 
 /// An endpoint on its own port, and its monitor.
 struct Admin {
@@ -76,6 +76,8 @@ async fn status_is_the_report() {
 async fn metrics_contain_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
+    let polled = pg_logical::PgTimestamp::now();
+    admin.monitor.counted_rows(CountedRows { due: 0, oldest: None, failed: 0, polled });
     admin.monitor.heartbeat_enabled(Duration::from_secs(1));
     admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
     let (status, body) = admin.get("/metrics").await;

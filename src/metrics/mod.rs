@@ -120,6 +120,14 @@ metrics! {
         "Time from the writing of the last heartbeat that came back to its arrival in the stream; only with a heartbeat.";
     HEARTBEAT_AGE_SECONDS = Gauge "heartbeat_age_seconds" [], Some(Unit::Seconds),
         "Time since the writing of the last heartbeat that came back; only with a heartbeat.";
+    POLL_AGE_SECONDS = Gauge "poll_age_seconds" [], Some(Unit::Seconds),
+        "Time since rows were claimed or none were found; only when the table is polled.";
+    ROWS_DUE = Gauge "rows_due" [], Some(Unit::Count),
+        "Rows of the outbox that are due, including those in flight; 10,000 stands for that or more; only when the table is polled.";
+    ROWS_DUE_AGE_SECONDS = Gauge "rows_due_age_seconds" [], Some(Unit::Seconds),
+        "Age of the oldest row that is due; only when the table is polled.";
+    ROWS_FAILED = Gauge "rows_failed" [], Some(Unit::Count),
+        "Rows that were refused too often and wait for a decision; 10,000 stands for that or more; only when the table is polled.";
     SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that may be written before the replication slot may be lost; +Inf without a limit.";
     SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),

@@ -70,6 +70,12 @@ impl Samples<'_> {
                 self.gauge(&metrics::HEARTBEAT_LAG_SECONDS, None).set(lag);
             }
         }
+        if let Some(polling) = &report.polling {
+            self.gauge(&metrics::POLL_AGE_SECONDS, None).set(polling.poll_age_seconds);
+            self.gauge(&metrics::ROWS_DUE, None).set(polling.rows_due as f64);
+            self.gauge(&metrics::ROWS_DUE_AGE_SECONDS, None).set(polling.oldest_due_seconds);
+            self.gauge(&metrics::ROWS_FAILED, None).set(polling.rows_failed as f64);
+        }
         // infinity, so that an alert on little headroom does not fire where there is no limit
         let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
         self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);

@@ -12,6 +12,7 @@ mod clock;
 mod counts;
 mod exposition;
 mod heartbeat;
+mod polling;
 mod positions;
 mod report;
 mod shards;
@@ -34,9 +35,10 @@ pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
+pub use polling::CountedRows;
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Problem, Reconnects, Slot, StatusReport,
-    TopicReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Polling, Positions, Problem, Reconnects, Slot,
+    StatusReport, TopicReport, Totals,
 };
 pub use shards::Monitors;
 pub use state::{State, StateKind};
@@ -79,6 +81,7 @@ struct Inner {
     topics: topics::Topics,
     slot: Mutex<Slot>,
     heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
+    rows: Mutex<Option<CountedRows>>,
     last_problem: Mutex<Option<Problem>>,
 }
 
@@ -253,6 +256,11 @@ impl Monitor {
         lock(&self.0.slot).room
     }
 
+    /// The rows of a table that is polled. Takes a short lock.
+    pub fn counted_rows(&self, rows: CountedRows) {
+        *lock(&self.0.rows) = Some(rows);
+    }
+
     /// The heartbeat is enabled. Until one comes back, its age is measured from now.
     pub fn heartbeat_enabled(&self, interval: Duration) {
         *lock(&self.0.heartbeat) = Some(heartbeat::HeartbeatState::new(interval, self.0.clock.now()));
@@ -340,6 +348,7 @@ impl Monitor {
             },
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
+            polling: lock(&inner.rows).as_ref().map(|rows| rows.report(inner.clock.now())),
             dead_letters: DeadLetters {
                 aggregates: inner.parked_aggregates.load(Relaxed),
                 events: inner.parked_events.load(Relaxed),

@@ -43,6 +43,9 @@ pub struct StatusReport {
     /// The heartbeat; null if it is switched off.
     #[serde(default)]
     pub heartbeat: Option<Heartbeat>,
+    /// The table of a router that polls; null if it reads the log, or before the first count.
+    #[serde(default)]
+    pub polling: Option<Polling>,
     /// Parked events.
     #[serde(default)]
     pub dead_letters: DeadLetters,
@@ -129,6 +132,19 @@ pub struct Heartbeat {
     pub age_seconds: f64,
     /// Why heartbeats cannot be written; null if they can.
     pub problem: Option<String>,
+}
+
+/// The rows of a table that is polled, counted every few seconds. A count of 10,000 stands for that or more.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Polling {
+    /// How long ago rows were claimed, or none were found.
+    pub poll_age_seconds: f64,
+    /// Rows that are due, including those in flight.
+    pub rows_due: u64,
+    /// The age of the oldest of them; 0 if there is none, or if the table has no such time.
+    pub oldest_due_seconds: f64,
+    /// Rows that were refused too often.
+    pub rows_failed: u64,
 }
 
 /// Parked events (`[dead_letters]`): those that are parked now, and counts since the process started.

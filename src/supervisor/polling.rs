@@ -174,7 +174,8 @@ async fn start(
     tracing::info!(postgres, version, table = name, again = state.was_active, "connected; events flow");
     monitor.state(State::Active);
     let (oid, messages) = (table.found.oid(), table.found.messages(&table.columns));
-    let source = TableSource::new(from_worker, stopping, oid, messages, state.until.is_some());
+    let source =
+        TableSource::new(from_worker, stopping, oid, messages, state.until.is_some(), monitor.clone());
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(table.outbox, table.router, None, Lsn::INVALID, on_update, monitor.clone());
     let kafka = KafkaParts {

@@ -47,6 +47,10 @@ async fn a_row_that_is_refused_eight_times_fails_and_holds_up_only_its_aggregate
     refused(&outbox, 8).await;
     let failed = "SELECT concat_ws(' ', status, attempts, next_attempt_at, last_error LIKE '%forbidden%') FROM outbox WHERE refusals > 0";
     assert_eq!(outbox.text(failed).await, "FAILED 8 infinity t");
+    let mut router = router;
+    router.shows("a row has failed", |status| (status["polling"]["rows_failed"] == 1).then_some(())).await;
+    let metrics = router.get("/metrics").unwrap().1;
+    assert!(metrics.contains("outbox_router_rows_failed 1"), "{metrics}");
     outbox.insert_numbers("order", "a", 40..50).await;
     outbox.insert_numbers("invoice", "b", 10..20).await;
     kafka.holds(&outbox.name, 2 + 19).await;

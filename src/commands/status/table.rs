@@ -6,7 +6,7 @@ use comfy_table::{Cell, Color, Table};
 
 use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::error::with_config_file;
-use crate::monitor::{Heartbeat, StateKind, StatusReport, TopicReport};
+use crate::monitor::{Heartbeat, Polling, StateKind, StatusReport, TopicReport};
 use crate::quantity::{bytes, counted, time};
 use crate::terminal;
 
@@ -93,6 +93,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     if let Some(heartbeat) = &report.heartbeat {
         lines.push(("heartbeat", heartbeat_line(heartbeat)));
     }
+    if let Some(polling) = &report.polling {
+        lines.push(("table", polling_line(polling)));
+    }
     let parked = &report.dead_letters;
     if parked.events > 0 {
         lines.push((
@@ -154,6 +157,22 @@ fn heartbeat_line(heartbeat: &Heartbeat) -> String {
         Some(problem) => format!("{text}; cannot be written: {problem}"),
         None => text,
     }
+}
+
+fn polling_line(polling: &Polling) -> String {
+    let Polling { poll_age_seconds: age, rows_due, oldest_due_seconds: oldest, rows_failed } = polling;
+    let due = match rows_due {
+        0 => "no row is due".to_owned(),
+        due => format!("{} due, the oldest for {oldest:.1} s", counted(*due, "row")),
+    };
+    let failed = match rows_failed {
+        0 => String::new(),
+        failed => {
+            let list = with_config_file("outbox-router dead-letters list");
+            format!("; {} failed: {list}", counted(*failed, "row"))
+        }
+    };
+    format!("polled {age:.1} s ago, {due}{failed}")
 }
 
 /// Counts that should be zero.

@@ -29,10 +29,25 @@ pub enum FromWorker {
         /// Until when they may be sent.
         send_by: Instant,
     },
+    /// The rows of the table.
+    Counted(CountedRows),
     /// Nothing was due, and no row of this router is in flight.
     Nothing,
     /// The session cannot go on.
     Failed(Error),
+}
+
+/// The rows of the table; 10,000 stands for that or more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountedRows {
+    /// Those that are due.
+    pub due: u64,
+    /// When the oldest of them was inserted.
+    pub oldest: Option<PgTimestamp>,
+    /// Those that were refused too often.
+    pub failed: u64,
+    /// When rows were last claimed, or none were found.
+    pub polled: PgTimestamp,
 }
 
 /// What has become of a row. Its number counts all rows of the session, from 0.

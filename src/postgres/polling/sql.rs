@@ -180,6 +180,39 @@ impl PolledTable {
         )
     }
 
+    /// How many rows are due, when the oldest of them was inserted, in microseconds since 1970, and how many were refused too often;
+    /// 10,000 means that or more.
+    pub fn count(&self) -> String {
+        let PolledTable { table, outbox, position, next_attempt_at, .. } = self;
+        let inserted = self.inserted();
+        let from = match self.bounded {
+            false => "-9223372036854775808".to_owned(),
+            true => format!(
+                "coalesce((SELECT l.from_position FROM outbox_router.poll_claims l WHERE l.outbox = {outbox} \
+                 ORDER BY l.id DESC LIMIT 1), -9223372036854775808)"
+            ),
+        };
+        format!(
+            "{BEGIN}; SELECT count(*), min(d.inserted), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
+             AND q.{next_attempt_at} IS NULL AND q.{position} >= {from} ORDER BY q.{position} LIMIT 10000) UNION ALL \
+             (SELECT {inserted} FROM {table} q WHERE {} AND q.{next_attempt_at} <= clock_timestamp() \
+             ORDER BY q.{next_attempt_at}, q.{position} LIMIT 10000)) d; COMMIT",
+            self.count_failed(),
+            self.is_new("q."),
+            self.is_retry("q."),
+        )
+    }
+
+    /// When the row of the alias `q` was inserted, in microseconds since 1970.
+    fn inserted(&self) -> String {
+        let micros = |column: &String| {
+            format!(
+                "CASE WHEN isfinite(q.{column}) THEN (extract(epoch FROM q.{column}) * 1000000)::bigint END"
+            )
+        };
+        self.created_at.as_ref().map_or_else(|| "NULL::bigint".to_owned(), micros)
+    }
+
     /// The statement that takes the lock under which rows are claimed.
     pub fn lock(&self) -> String {
         format!("SELECT pg_catalog.pg_advisory_xact_lock({})", self.lock_key())
@@ -208,10 +241,7 @@ impl PolledTable {
     pub fn claim(&self, token: &str, limit: usize, bytes: usize, columns: &[String]) -> String {
         let outbox = &self.outbox;
         let PolledTable { table, position, next_attempt_at, .. } = self;
-        let micros = self.created_at.as_ref().map_or_else(
-            || "NULL".to_owned(),
-            |column| format!("CASE WHEN isfinite(q.{column}) THEN (extract(epoch FROM q.{column}) * 1000000)::bigint END"),
-        );
+        let inserted = self.inserted();
         let selected: Vec<String> =
             columns.iter().map(|column| format!(", q.{}", identifier(column))).collect();
         format!(
@@ -219,7 +249,7 @@ impl PolledTable {
              {BEGIN}; SET LOCAL lock_timeout = 0; {VALUE_TEXT}; SELECT current_setting('outbox_router.claim'); \
              SELECT f.* FROM unnest((SELECT c.positions FROM outbox_router.poll_claims c WHERE c.outbox = {outbox} \
              AND c.id = nullif(replace(current_setting('outbox_router.claim'), '{BUSY}', ''), '')::bigint)) u (at) \
-             CROSS JOIN LATERAL (SELECT q.{position}, q.{next_attempt_at} IS NOT NULL, {micros}{} FROM {table} q \
+             CROSS JOIN LATERAL (SELECT q.{position}, q.{next_attempt_at} IS NOT NULL, {inserted}{} FROM {table} q \
              WHERE q.{position} = u.at AND {} ORDER BY q.{position} LIMIT 1) f; COMMIT",
             dollar_quoted(&self.claim_block(token, limit, bytes)),
             selected.concat(),

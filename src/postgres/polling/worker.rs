@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::messages::{
-    ClaimedRow, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
+    ClaimedRow, CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
 };
 use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable};
 use crate::error::{Error, Peer};
@@ -40,6 +40,9 @@ const CLAIM: usize = 2_000;
 /// How often to look for rows whose predecessors somebody else has removed, and for rows that somebody has set back to new.
 const ORPHANS_EVERY: Duration = Duration::from_secs(60);
 const SET_BACK_EVERY: Duration = Duration::from_secs(600);
+
+/// How often the rows of the table are counted.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a row that another transaction has locked is left alone.
 const LOCKED_PAUSE: Duration = Duration::from_secs(1);
@@ -84,6 +87,8 @@ pub async fn start(mut parts: WorkerParts) -> Result<(RouterChannels, JoinHandle
         claim_at: now,
         pause: IDLE.0,
         store_at: None,
+        polled: PgTimestamp::now(),
+        count_at: now,
         orphans_at: now,
         set_back_at: now,
         reported_idle: false,
@@ -100,6 +105,9 @@ struct Worker {
     pause: Duration,
     /// When to store what is known of rows; `None`: there is nothing.
     store_at: Option<Instant>,
+    /// When rows were last claimed, or none were found.
+    polled: PgTimestamp,
+    count_at: Instant,
     orphans_at: Instant,
     set_back_at: Instant,
     reported_idle: bool,
@@ -168,19 +176,23 @@ impl Worker {
         }
         self.check_deadline().await?;
         self.release_forgotten(now).await?;
+        if self.count_at <= now {
+            self.count_at = now + COUNT_EVERY;
+            self.count().await?;
+        }
         let room = self.room();
         if room && self.claim_at <= Instant::now() {
             return self.claim().await;
         }
         let wake = [room.then_some(self.claim_at), self.store_at, self.claims.first_deadline()];
-        let wake = wake.into_iter().flatten().min().unwrap_or(self.orphans_at);
+        let wake = wake.into_iter().flatten().chain([self.count_at]).min();
         tokio::select! {
             biased;
             result = self.channels.results.recv() => match result {
                 Some(result) => self.apply(result),
                 None => return Err(Exit::Closed),
             },
-            () = sleep_until(wake) => {}
+            () = sleep_until(wake.unwrap_or(now)) => {}
         }
         Ok(())
     }
@@ -227,6 +239,7 @@ impl Worker {
         };
         let mut rows = rows.into_iter();
         let first = rows.next();
+        self.polled = PgTimestamp::now();
         let id = first.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
         let Ok(id) = id.parse::<i64>() else {
             return self.nothing_claimed(id == BUSY);
@@ -253,6 +266,19 @@ impl Worker {
         }
         self.reported_idle = false;
         self.say(FromWorker::Rows { rows: claimed, send_by: deadline })
+    }
+
+    async fn count(&mut self) -> Result<(), Exit> {
+        let rows = self.query(&self.parts.table.count()).await?;
+        let number = |index: usize| rows.first().and_then(|row| row.get(index)?.parse::<i64>().ok());
+        let count =
+            |index: usize| number(index).and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
+        self.say(FromWorker::Counted(CountedRows {
+            due: count(0),
+            oldest: number(1).map(PgTimestamp::from_unix_micros),
+            failed: count(2),
+            polled: self.polled,
+        }))
     }
 
     fn nothing_claimed(&mut self, busy: bool) -> Result<(), Exit> {

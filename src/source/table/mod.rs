@@ -15,8 +15,9 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::Instant;
 
 use crate::error::{Error, Peer};
+use crate::monitor::{self, Monitor};
 use crate::pipeline::Change;
-use crate::postgres::polling::messages::{ClaimedRow, FromWorker};
+use crate::postgres::polling::messages::{ClaimedRow, CountedRows, FromWorker};
 use crate::postgres::polling::table::write_insert;
 use crate::progress::Landmark;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
@@ -43,6 +44,7 @@ pub struct TableSource {
     nothing_due: bool,
     /// The session ends once nothing is due.
     until_nothing_due: bool,
+    monitor: Monitor,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,7 @@ impl TableSource {
         table: Oid,
         definitions: Vec<Vec<u8>>,
         until_nothing_due: bool,
+        monitor: Monitor,
     ) -> Self {
         TableSource {
             from_worker,
@@ -73,6 +76,7 @@ impl TableSource {
             failed: None,
             nothing_due: false,
             until_nothing_due,
+            monitor,
         }
     }
 
@@ -97,6 +101,9 @@ impl TableSource {
             FromWorker::Rows { rows, send_by } => {
                 self.nothing_due = false;
                 self.rows.extend(rows.into_iter().map(|row| (row, send_by)));
+            }
+            FromWorker::Counted(CountedRows { due, oldest, failed, polled }) => {
+                self.monitor.counted_rows(monitor::CountedRows { due, oldest, failed, polled });
             }
             FromWorker::Nothing => self.nothing_due = true,
             FromWorker::Failed(error) => self.failed = Some(error),
