@@ -191,7 +191,7 @@ impl Parameters {
 }
 
 /// Whether a parameter is in the value, written as JDBC and others write it: `me;password=x`. It would be shown with the value.
-fn contains_parameter(value: &str) -> bool {
+pub(super) fn contains_parameter(value: &str) -> bool {
     let mut after = value.split([';', '&', '?', ',']).skip(1);
     after.any(|part| {
         let name = part.split_once('=').map(|(name, _)| name.trim());

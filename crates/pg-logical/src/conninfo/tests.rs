@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::keywords::contains_parameter;
 use super::*;
 
 fn env() -> Environment {
@@ -342,8 +343,9 @@ fn messages_for_bad_variables() {
 }
 
 /// A non-empty text without NUL.
+/// Without those that are refused because they seem to contain another parameter.
 fn value() -> impl Strategy<Value = String> {
-    "[^\\x00]{1,12}"
+    "[^\\x00]{1,12}".prop_filter("it is refused", |value| !contains_parameter(value))
 }
 
 fn host() -> impl Strategy<Value = Host> {
