@@ -7,7 +7,8 @@ use axum::http::StatusCode;
 
 use super::*;
 use crate::error::{ErrorCode, Exit, Peer};
-use crate::monitor::{CountedRows, Monitor, State, StatusReport, TestClock};
+use crate::monitor::{Monitor, State, StatusReport, TestClock};
+use crate::postgres::polling::messages::CountedRows;
 
 /// An endpoint on its own port, and its monitor.
 struct Admin {

@@ -232,25 +232,23 @@ fn connection_of(url: &Secret, config: &Config, env: &Environment) -> Result<Con
 async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
     let application_name = format!("{} {command}", config.name);
     let startup = Startup { application_name: &application_name, ..startup };
-    // a pooler refuses settings
-    let poolable = config.polling.is_some();
-    connect_with(config.postgres.conninfo.clone(), startup, poolable).await
+    let conninfo = config.postgres.conninfo.clone();
+    match config.polling {
+        None => connect_to(conninfo, startup).await,
+        // a pooler refuses settings
+        Some(_) => open(conninfo, Startup { settings: &[], ..startup }).await,
+    }
 }
 
 /// The same with another connection, and the whole name.
 async fn connect_to(conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
-    connect_with(conninfo, startup, false).await
+    let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
+    open(conninfo, Startup { settings: &settings, ..startup }).await
 }
 
-async fn connect_with(
-    mut conninfo: ConnInfo,
-    startup: Startup<'_>,
-    poolable: bool,
-) -> Result<Session, Error> {
+/// The same with these settings only.
+async fn open(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
-    let settings = if poolable { &[] } else { settings.as_slice() };
-    let startup = Startup { settings, ..startup };
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     session.set_watcher(

@@ -28,6 +28,7 @@ use std::time::Duration;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::metrics::histogram::Histogram;
+use crate::postgres::polling::messages::CountedRows;
 use crate::postgres::slot_headroom::Level;
 use crate::utc::Utc;
 
@@ -35,7 +36,6 @@ pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
-pub use polling::CountedRows;
 pub use report::{
     DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Polling, Positions, Problem, Reconnects, Slot,
     StatusReport, TopicReport, Totals,
@@ -348,7 +348,7 @@ impl Monitor {
             },
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
-            polling: lock(&inner.rows).as_ref().map(|rows| rows.report(inner.clock.now())),
+            polling: lock(&inner.rows).as_ref().map(|rows| polling::report(rows, inner.clock.now())),
             dead_letters: DeadLetters {
                 aggregates: inner.parked_aggregates.load(Relaxed),
                 events: inner.parked_events.load(Relaxed),

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::transient_if_active;
 use super::session::{SessionEnded, StartError, until_stopped};
 use super::session_state::SessionState;
+use super::startup::{connecting_to_kafka, connecting_to_postgres};
 use crate::checkpoint::{Checkpoint, LogFingerprint, StreamDefinition};
 use crate::config::Config;
 use crate::error::{Error, Peer};
@@ -24,7 +25,7 @@ use crate::postgres::polling::messages::{RouterChannels, RowResult};
 use crate::postgres::polling::sql::PolledTable;
 use crate::postgres::polling::table::Found;
 use crate::postgres::polling::worker::{self, WorkerParts};
-use crate::progress::{Partial, Position};
+use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Window};
 use crate::routing::Router;
 use crate::sink::kafka::checkpoint_topic::CheckpointStore;
@@ -33,7 +34,7 @@ use crate::sink::kafka::{
     DeliveryReports, KafkaEnd, KafkaParts, KafkaSink, Publisher, Suspect, UNUSED_CLIENT_TIMEOUT,
 };
 use crate::sink::row_status::{RowStatus, RowStatusEnd};
-use crate::source::table::TableSource;
+use crate::source::table::{TableSource, place_of_first, rows_up_to};
 
 /// How long one attempt to connect to Postgres may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +61,6 @@ struct Table {
     router: Router,
     outbox: Outbox,
     token: String,
-    last_token: Option<String>,
 }
 
 /// Starts a session and runs it to its end. In a box, since otherwise the stack of a router would have room for sessions of both kinds.
@@ -104,9 +104,11 @@ async fn session(
 
 /// The suspects of the next session, which numbers rows anew: those that this one has not settled.
 fn remaining(suspect: Suspect, settled: u64) -> Suspect {
-    let Suspect::UpTo(Partial { final_lsn, changes }) = suspect else { return Suspect::None };
-    let left = (final_lsn.0 / 2).saturating_sub(settled);
-    if left == 0 { Suspect::None } else { Suspect::UpTo(Partial { final_lsn: Lsn(2 * left), changes }) }
+    let Suspect::UpTo(place) = suspect else { return Suspect::None };
+    match rows_up_to(place).saturating_sub(settled) {
+        0 => Suspect::None,
+        left => Suspect::UpTo(place_of_first(left)),
+    }
 }
 
 /// After a refusal: stores it if the record was sent alone. Otherwise the next session sends as many rows one at a time as were in
@@ -121,10 +123,7 @@ fn blame(
     if kafka.alone.is_some() && !refusal.transient {
         let _ = results.send(RowResult::Refused(refusal.last, refusal.why.with_reason()));
     }
-    kafka.last_suspect = kafka.last_suspect.map(|_| Partial {
-        final_lsn: Lsn(2 * u64::try_from(in_flight).unwrap_or(u64::MAX / 4)),
-        changes: u64::MAX,
-    });
+    kafka.last_suspect = kafka.last_suspect.map(|_| place_of_first(in_flight as u64));
     kafka
 }
 
@@ -134,14 +133,10 @@ async fn start(
     stop: &CancellationToken,
     state: &mut SessionState,
 ) -> Result<Started, Error> {
-    if !state.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
-        monitor.state(State::Connecting { peer: Peer::Postgres });
-    }
+    connecting_to_postgres(monitor, state);
     let mut session = connect(config).await?;
     let table = transient_if_active(table(config, &mut session, state).await, state)?;
-    if !state.was_active {
-        monitor.state(State::Connecting { peer: Peer::Kafka });
-    }
+    connecting_to_kafka(monitor, state);
     let delivery_reports = Arc::new(DeliveryReports::default());
     let publisher = Publisher::open(
         Arc::clone(config),
@@ -156,8 +151,8 @@ async fn start(
         session,
         table: table.statements,
         columns: table.columns.clone(),
-        token: table.token,
-        last_token: table.last_token,
+        token: table.token.clone(),
+        last_token: state.token.clone(),
         lease: config.polling.as_ref().map_or(Duration::ZERO, |polling| polling.lease),
         max_rows: config.delivery.window_records.min(MAX_ROWS),
         max_bytes: config.delivery.window_bytes,
@@ -169,6 +164,7 @@ async fn start(
             return Err(error);
         }
     };
+    state.token = Some(table.token);
     let RouterChannels { from_worker, stopping, results, stored } = channels;
     let name = config.outbox.table_names();
     tracing::info!(postgres, version, table = name, again = state.was_active, "connected; events flow");
@@ -204,18 +200,17 @@ async fn connect(config: &Config) -> Result<Session, Error> {
     Ok(session)
 }
 
-async fn table(config: &Config, session: &mut Session, state: &mut SessionState) -> Result<Table, Error> {
+async fn table(config: &Config, session: &mut Session, state: &SessionState) -> Result<Table, Error> {
     let router = Router::of(config).with_contracts(config, state.contracts.clone());
     let outbox = Outbox::of(config, router.extra_columns());
     let Some(polling) = &config.polling else { return Err(no_table()) };
     let found = Found::usable(session, &config.outbox, polling, &config.postgres.conninfo).await?;
     let token = session.query_one("SELECT pg_catalog.gen_random_uuid()").await?;
     let token = token.ok_or_else(|| Error::transient(Peer::Postgres, "the server has given no answer"))?;
-    let last_token = state.token.replace(token.clone());
     let statements = found.statements(&config.outbox, polling).ok_or_else(no_table)?;
     let columns = found.of_events(&config.outbox, router.extra_columns());
     let oids = [Some(found.oid())];
-    Ok(Table { found, statements, columns, router, outbox: outbox.with_oids(oids), token, last_token })
+    Ok(Table { found, statements, columns, router, outbox: outbox.with_oids(oids), token })
 }
 
 /// The configuration makes sure that there is one.

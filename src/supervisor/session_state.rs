@@ -57,7 +57,7 @@ pub(super) struct SessionState {
     pub(super) stream_until: Lsn,
     /// The steps for rows that the server cannot decode, if the stream of the last session ends there.
     pub(super) recovery: Remedy,
-    /// Identifies the claims of this process, if it polls.
+    /// Identifies the claims of the last session that polled, until they are ended.
     pub(super) token: Option<String>,
     /// Whether a session of this process has started to stream.
     pub(super) was_active: bool,

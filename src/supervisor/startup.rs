@@ -124,10 +124,7 @@ pub(super) async fn start(
     stop: &CancellationToken,
     state: &mut SessionState,
 ) -> Result<Started, Error> {
-    // the reason of the last failure is worth more than "connecting", and an attempt may take long
-    if !state.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
-        monitor.state(State::Connecting { peer: Peer::Postgres });
-    }
+    connecting_to_postgres(monitor, state);
     let mut sessions = timed("connect to Postgres", Sessions::connect(config)).await?;
     let found = match timed("take the slot", sessions.take_slot(config, monitor, state)).await {
         Ok(found) => found,
@@ -300,8 +297,16 @@ impl ServerState {
     }
 }
 
+/// Shows that the router connects to Postgres.
+pub(super) fn connecting_to_postgres(monitor: &Monitor, state: &SessionState) {
+    // the reason of the last failure is worth more than "connecting", and an attempt may take long
+    if !state.was_active && !matches!(monitor.current_state(), State::Reconnecting { .. }) {
+        monitor.state(State::Connecting { peer: Peer::Postgres });
+    }
+}
+
 /// Shows that the router connects to Kafka, unless a failure of Kafka is shown.
-fn connecting_to_kafka(monitor: &Monitor, state: &SessionState) {
+pub(super) fn connecting_to_kafka(monitor: &Monitor, state: &SessionState) {
     let shown = monitor.current_state();
     let failed = matches!(shown, State::Reconnecting { peer: Peer::Kafka, .. });
     if !state.was_active && !failed || matches!(shown, State::Connecting { .. }) {

@@ -1,8 +1,7 @@
 //! `check` reports each problem with its level, a sentence and a remedy.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 
 use outbox_router::error::Remedy;
@@ -17,6 +16,7 @@ use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::{Outbox, connect};
 use crate::support::place::{Place, Ran};
+use crate::support::pooler::pooler;
 use crate::support::process;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
@@ -341,40 +341,13 @@ fn more_replicas_than_brokers() {
     insta::assert_snapshot!(place.masked(&(found.of("topic_creation") + &found.of("replication_factor"))));
 }
 
-/// A proxy that refuses replication connections as PgBouncer does. Returns its port.
-fn pooler(to: String) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, to) = (client.unwrap(), to.clone());
-            std::thread::spawn(move || {
-                let mut startup = [0; 4096];
-                let length = client.read(&mut startup).unwrap();
-                let startup = &startup[..length];
-                if startup.windows(12).any(|part| part == b"replication\0") {
-                    let fields = b"SFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
-                    let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
-                    return client.write_all(&[b"E", &length[..], fields].concat()).unwrap();
-                }
-                let mut server = TcpStream::connect(to).unwrap();
-                server.write_all(startup).unwrap();
-                let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                std::thread::spawn(move || std::io::copy(&mut from, &mut back));
-                let _ = std::io::copy(&mut client, &mut server);
-            });
-        }
-    });
-    port
-}
-
 #[test]
 fn a_pooler_in_the_url() {
     let place = ready();
     let url = place.url("postgres");
     let (_, rest) = url.split_once('@').unwrap();
     let (host, database) = rest.split_once('/').unwrap();
-    let port = pooler(host.to_owned());
+    let port = pooler(host.to_owned(), "replication");
     let through = format!("postgres://postgres@127.0.0.1:{port}/{database}?sslmode=disable");
     let place = place.with("POSTGRES__URL", &through);
     let found = Found::at(&place);

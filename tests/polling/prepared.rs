@@ -1,14 +1,12 @@
 //! What `init` prepares for polling, and what `check` and `run` say if something is missing.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-
 use crate::polling::polled;
 use crate::support::comparison::{Repeats, in_order, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::{refused, succeeded};
+use crate::support::pooler::pooler;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
@@ -137,38 +135,11 @@ async fn commands_that_need_the_log_are_refused() {
     );
 }
 
-/// As PgBouncer does: it takes no settings, and another session of the server for each transaction would lose them.
-fn pooler(to: String) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, to) = (client.unwrap(), to.clone());
-            std::thread::spawn(move || {
-                let mut startup = [0; 4096];
-                let length = client.read(&mut startup).unwrap();
-                let startup = &startup[..length];
-                if startup.windows(8).any(|part| part == b"options\0") {
-                    let fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0";
-                    let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
-                    return client.write_all(&[b"E", &length[..], fields].concat()).unwrap();
-                }
-                let mut server = TcpStream::connect(to).unwrap();
-                server.write_all(startup).unwrap();
-                let (mut from, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                std::thread::spawn(move || std::io::copy(&mut from, &mut back));
-                let _ = std::io::copy(&mut client, &mut server);
-            });
-        }
-    });
-    port
-}
-
 #[tokio::test]
 async fn no_session_needs_settings_that_a_pooler_refuses() {
     let kafka = Kafka::shared();
     let (outbox, settings) = polled(&kafka).await;
-    let port = pooler(outbox.address().to_owned());
+    let port = pooler(outbox.address().to_owned(), "options");
     let settings = settings
         .reached_at(&outbox, &format!("127.0.0.1:{port}"))
         .set("postgres.url", format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", outbox.name));

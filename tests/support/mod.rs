@@ -12,6 +12,7 @@ pub(crate) mod name_server;
 pub(crate) mod namespace;
 pub(crate) mod outbox;
 pub(crate) mod place;
+pub(crate) mod pooler;
 pub(crate) mod postgres;
 pub(crate) mod private_cluster;
 pub(crate) mod private_kafka;

@@ -4,14 +4,14 @@ use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
 
 use super::list::{Listed, render};
-use super::{condition, rows};
+use super::{condition, rows, verify_choice};
 use crate::advice::OrRemedy;
 use crate::cli::dead_letters::DecideArgs;
 use crate::commands::confirm_by_count;
 use crate::commands::table::TableStyle;
 use crate::config::Config;
 use crate::dead_letters::Decision;
-use crate::error::{Error, ErrorCode, with_config_file};
+use crate::error::{Error, with_config_file};
 use crate::postgres::dead_letters::sql::{self, table_remedy};
 use crate::quantity::counted;
 use crate::terminal;
@@ -27,14 +27,8 @@ pub(super) async fn decide(
     args: &DecideArgs,
     ask: bool,
 ) -> Result<(), Error> {
-    let DecideArgs { choose, all, dry_run, json } = args;
-    if choose.chooses_all() && !all {
-        return Err(Error::usage(
-            ErrorCode::CommandLine,
-            "No events are selected",
-            "Select events with --id, --aggregate or --reason, or all with --all",
-        ));
-    }
+    let DecideArgs { choose, dry_run, json, .. } = args;
+    verify_choice(args)?;
     let selected = condition(choose);
     // an event that is parked behind another is sent automatically after it
     let condition = match decision {

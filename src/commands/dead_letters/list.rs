@@ -111,28 +111,29 @@ pub(super) fn render(listed: &[Listed], all: usize, aggregates: usize, style: &T
     }
     let mut table =
         style.table_with_headings(["position", "committed", "id", "aggregate", "type", "reason", "decision"]);
-    // control characters in values must not reach the terminal
-    let text = |value: &Option<String>| {
-        value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
-    };
     for row in listed {
         table.add_row([
             row.position.clone(),
             row.committed_at.clone(),
-            text(&row.id),
-            text(&row.aggregate_id),
-            text(&row.event_type),
+            on_terminal(&row.id),
+            on_terminal(&row.aggregate_id),
+            on_terminal(&row.event_type),
             row.reason.to_owned(),
             row.decision.unwrap_or_default().to_owned(),
         ]);
     }
-    let more = if all > listed.len() {
-        format!(", of which {} are shown (--limit)", listed.len())
-    } else {
-        String::new()
-    };
-    let (events, aggregates) = (counted(all, "event"), counted(aggregates, "aggregate"));
-    format!("{}\n{events} of {aggregates}{more}\n", trimmed(&table))
+    format!("{}\n{}", trimmed(&table), total(all, aggregates, listed.len()))
+}
+
+/// A value for the terminal, which control characters must not reach.
+pub(super) fn on_terminal(value: &Option<String>) -> String {
+    value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
+}
+
+/// The last line of a list: how many events there are, and of how many aggregates.
+pub(super) fn total(all: usize, aggregates: usize, shown: usize) -> String {
+    let more = if all > shown { format!(", of which {shown} are shown (--limit)") } else { String::new() };
+    format!("{} of {}{more}\n", counted(all, "event"), counted(aggregates, "aggregate"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use crate::advice::OrRemedy;
-use crate::cli::dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand};
+use crate::cli::dead_letters::{ChooseArgs, DeadLettersArgs, DeadLettersCommand, DecideArgs};
 use crate::commands::{chosen_shards, connect, heading};
 use crate::config::Config;
 use crate::dead_letters::Decision;
@@ -143,6 +143,18 @@ async fn rows(
     let rows = session.query(&sql::select(&config.name, condition, limit)).await;
     let rows = rows.map_err(|error| error.or_remedy(table_remedy(&config.postgres.conninfo)))?;
     rows.iter().map(|row| sql::waiting(&config.name, row)).collect()
+}
+
+/// Refuses to decide about all events unless that is asked for.
+fn verify_choice(args: &DecideArgs) -> Result<(), Error> {
+    if args.all || !args.choose.chooses_all() {
+        return Ok(());
+    }
+    Err(Error::usage(
+        ErrorCode::CommandLine,
+        "No events are selected",
+        "Select events with --id, --aggregate or --reason, or all with --all",
+    ))
 }
 
 /// The arguments as an SQL condition on `d`.

@@ -5,6 +5,8 @@ use pg_logical::connect::Startup;
 use pg_logical::session::{Row, Session};
 use serde::Serialize;
 
+use super::list::{on_terminal, total};
+use super::verify_choice;
 use crate::advice::OrRemedy;
 use crate::cli::dead_letters::{ChooseArgs, DeadLettersCommand, DecideArgs};
 use crate::commands::table::{TableStyle, bold, trimmed};
@@ -12,7 +14,6 @@ use crate::commands::{confirm_by_count, connect};
 use crate::config::{Config, Polling};
 use crate::dead_letters::Decision;
 use crate::error::{Error, ErrorCode, Remedy, Step};
-use crate::outbox::printable;
 use crate::postgres::administrator::init_remedy;
 use crate::postgres::polling::refused::RefusedRows;
 use crate::quantity::counted;
@@ -178,14 +179,8 @@ async fn decide(
     args: &DecideArgs,
     ask: bool,
 ) -> Result<(), Error> {
-    let DecideArgs { choose, all, dry_run, json } = args;
-    if choose.chooses_all() && !all {
-        return Err(Error::usage(
-            ErrorCode::CommandLine,
-            "No events are selected",
-            "Select events with --id, --aggregate or --reason, or all with --all",
-        ));
-    }
+    let DecideArgs { choose, dry_run, json, .. } = args;
+    verify_choice(args)?;
     // a row behind another is sent after it
     let condition = match decision {
         Decision::Retry => format!("({}) AND {}", condition(rows, choose), rows.was_refused()),
@@ -235,28 +230,19 @@ fn render(listed: &[Listed], all: usize, aggregates: usize, style: &TableStyle) 
         "next attempt",
         "reason",
     ]);
-    // control characters in values must not reach the terminal
-    let text = |value: &Option<String>| {
-        value.as_ref().map_or_else(|| "NULL".to_owned(), |text| printable(text.as_bytes()))
-    };
     for row in listed {
         table.add_row([
             row.position.clone(),
-            text(&row.id),
-            text(&row.aggregate_id),
-            text(&row.event_type),
+            on_terminal(&row.id),
+            on_terminal(&row.aggregate_id),
+            on_terminal(&row.event_type),
             row.state.clone(),
             row.refusals.to_string(),
             row.next_attempt_at.clone().unwrap_or_default(),
             row.reason.clone().unwrap_or_default(),
         ]);
     }
-    let more = match all > listed.len() {
-        true => format!(", of which {} are shown (--limit)", listed.len()),
-        false => String::new(),
-    };
-    let (events, aggregates) = (counted(all, "event"), counted(aggregates, "aggregate"));
-    format!("{}\n{events} of {aggregates}{more}\n", trimmed(&table))
+    format!("{}\n{}", trimmed(&table), total(all, aggregates, listed.len()))
 }
 
 fn in_full(row: &Listed, style: &TableStyle) -> String {

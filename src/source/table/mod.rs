@@ -9,17 +9,17 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pg_logical::pgoutput::Message;
-use pg_logical::{Lsn, Oid, PgTimestamp};
+use pg_logical::{Lsn, Oid};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::Instant;
 
 use crate::error::{Error, Peer};
-use crate::monitor::{self, Monitor};
+use crate::monitor::Monitor;
 use crate::pipeline::Change;
-use crate::postgres::polling::messages::{ClaimedRow, CountedRows, FromWorker};
+use crate::postgres::polling::messages::{ClaimedRow, FromWorker};
 use crate::postgres::polling::table::write_insert;
-use crate::progress::Landmark;
+use crate::progress::{Landmark, Partial};
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 
 /// The source of one session.
@@ -38,7 +38,7 @@ pub struct TableSource {
     insert: Vec<u8>,
     /// The number of the first row, from 0.
     number: u64,
-    /// Received, and not handled yet: the source has to be read first.
+    /// Why the worker has failed, until the loop is told.
     failed: Option<Error>,
     /// The worker has found nothing to claim since the last rows.
     nothing_due: bool,
@@ -102,22 +102,35 @@ impl TableSource {
                 self.nothing_due = false;
                 self.rows.extend(rows.into_iter().map(|row| (row, send_by)));
             }
-            FromWorker::Counted(CountedRows { due, oldest, failed, polled }) => {
-                self.monitor.counted_rows(monitor::CountedRows { due, oldest, failed, polled });
-            }
+            FromWorker::Counted(rows) => self.monitor.counted_rows(rows),
             FromWorker::Nothing => self.nothing_due = true,
             FromWorker::Failed(error) => self.failed = Some(error),
         }
     }
+}
 
-    /// The place of the end of the row before the first one.
-    fn reached(&self) -> Lsn {
-        Lsn(2 * self.number + 1)
-    }
+/// The place of the first `rows` of a session, which stands for a position in the log.
+pub fn place_of_first(rows: u64) -> Partial {
+    Partial { final_lsn: commit_of(rows.saturating_sub(1)), changes: 1 }
+}
 
-    fn landmark(&self, commit_time: PgTimestamp) -> Landmark {
-        Landmark { final_lsn: Lsn(2 * self.number + 2), xid: 0, commit_time }
-    }
+/// How many rows of a session lie before or at this place.
+pub fn rows_up_to(place: Partial) -> u64 {
+    place.final_lsn.0 / 2
+}
+
+/// In place of the LSN of a commit record: that of the row with this number.
+fn commit_of(number: u64) -> Lsn {
+    Lsn(number.saturating_mul(2).saturating_add(2))
+}
+
+/// In place of its end.
+fn end_of(number: u64) -> Lsn {
+    Lsn(commit_of(number).0.saturating_add(1))
+}
+
+fn landmark(number: u64, row: &ClaimedRow) -> Landmark {
+    Landmark { final_lsn: commit_of(number), xid: 0, commit_time: row.inserted }
 }
 
 fn worker_ended() -> Error {
@@ -137,7 +150,7 @@ impl Source for TableSource {
         }
         let Some((row, send_by)) = self.rows.front() else {
             let done = self.until_nothing_due && self.nothing_due;
-            return Ok(if done { Read::End(Some(self.reached())) } else { Read::Nothing });
+            return Ok(if done { Read::End(None) } else { Read::Nothing });
         };
         match self.stage {
             Stage::Begin => {
@@ -147,7 +160,7 @@ impl Source for TableSource {
                         "claimed rows could not be sent within two thirds of their lease; they are claimed again",
                     ));
                 }
-                Ok(Read::Begin(self.landmark(row.inserted)))
+                Ok(Read::Begin(landmark(self.number, row)))
             }
             Stage::Change => {
                 write_insert(&mut self.insert, self.table, &row.values);
@@ -157,7 +170,7 @@ impl Source for TableSource {
                     message => Read::Other { message, already_delivered: false },
                 })
             }
-            Stage::Commit => Ok(Read::Commit(Lsn(2 * self.number + 3))),
+            Stage::Commit => Ok(Read::Commit(end_of(self.number))),
         }
     }
 
@@ -179,10 +192,9 @@ impl Source for TableSource {
     fn look_ahead(&self, see: &mut dyn FnMut(Read<'_>) -> bool) {
         let mut insert = Vec::new();
         for (number, (row, _)) in (self.number..).zip(&self.rows).skip(1) {
-            let begin = Landmark { final_lsn: Lsn(2 * number + 2), xid: 0, commit_time: row.inserted };
             write_insert(&mut insert, self.table, &row.values);
             let Ok(Message::Insert(change)) = Message::decode(&insert) else { return };
-            if !see(Read::Begin(begin)) || !see(Read::Change(Change::Row(change))) {
+            if !see(Read::Begin(landmark(number, row))) || !see(Read::Change(Change::Row(change))) {
                 return;
             }
         }
