@@ -19,6 +19,8 @@ const MIN_LEASE: Duration = Duration::from_secs(10);
 pub struct Polling {
     /// `lease`: how long a router that has claimed rows keeps others from sending them. Default 30 s.
     pub lease: Duration,
+    /// `notify`: whether a trigger on the table wakes routers. Default false.
+    pub notify: bool,
     /// `[outbox] columns`: the columns that only polling needs.
     pub columns: StatusColumns,
     /// `[outbox] status`: the values of the column `status`.
@@ -97,6 +99,7 @@ pub(super) fn polling(
         let columns = named.map(|(key, value)| (format!("outbox.columns.{key}"), value));
         let others = [
             ("source.lease", source.lease),
+            ("source.notify", source.notify),
             ("outbox.status.new", status.new),
             ("outbox.status.published", status.published),
             ("outbox.status.failed", status.failed),
@@ -110,6 +113,7 @@ pub(super) fn polling(
         return None;
     }
     let lease = reader.duration("source.lease", source.lease, MIN_LEASE);
+    let notify = reader.switch("source.notify", source.notify).unwrap_or_default();
     let mut names = named.map(|(key, value)| {
         let name = reader.checked(&format!("outbox.columns.{key}"), value, check_name);
         name.unwrap_or_else(|| key.to_owned())
@@ -127,6 +131,7 @@ pub(super) fn polling(
     drop(names);
     Some(Polling {
         lease: lease.unwrap_or(Duration::from_secs(30)),
+        notify,
         columns,
         status: status_values(reader, status),
     })
@@ -219,9 +224,10 @@ pub(super) fn check(
 
 pub(super) fn write_toml(config: &Config, out: &mut String) -> fmt::Result {
     writeln!(out, "\n[source]")?;
-    let Some(Polling { lease, .. }) = &config.polling else { return writeln!(out, "mode = \"log\"") };
+    let Some(Polling { lease, notify, .. }) = &config.polling else { return writeln!(out, "mode = \"log\"") };
     writeln!(out, "mode = \"poll\"")?;
-    writeln!(out, "lease = {}", quoted(&format_duration(*lease)))
+    writeln!(out, "lease = {}", quoted(&format_duration(*lease)))?;
+    writeln!(out, "notify = {notify}")
 }
 
 /// The columns, under the header of their table.

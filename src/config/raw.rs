@@ -54,6 +54,7 @@ pub(super) struct RawPostgres {
 pub(super) struct RawSource {
     pub(super) mode: Value,
     pub(super) lease: Value,
+    pub(super) notify: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -147,7 +147,15 @@ async fn start(
     let publisher = transient_if_active(publisher.await, state)?;
     let (postgres, version) =
         (session.info().place.clone(), session.parameters().get("server_version").cloned());
+    let listens = config.polling.as_ref().is_some_and(|polling| polling.notify);
+    if listens && !table.found.wakes() {
+        tracing::warn!(
+            remedy = "outbox-router check",
+            "`[source] notify` is set, but no trigger on the outbox table wakes this router: it finds rows up to 200 ms later"
+        );
+    }
     let started = worker::start(WorkerParts {
+        listens: listens && table.found.wakes(),
         session,
         table: table.statements,
         columns: table.columns.clone(),

@@ -5,6 +5,7 @@ mod delivery;
 mod prepared;
 mod refusals;
 mod several;
+mod wake;
 
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;

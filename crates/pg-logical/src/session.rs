@@ -139,6 +139,8 @@ pub struct Session {
     answer_limit: Option<Duration>,
     /// Finds out what a slow answer waits for.
     watcher: Option<Box<dyn Watcher>>,
+    /// Whether a notification has arrived that nobody has waited for yet.
+    notified: bool,
 }
 
 impl fmt::Debug for Session {
@@ -171,7 +173,8 @@ impl Session {
             backend_pid: 0,
             cancel_key: 0,
         };
-        let mut session = Session { wire, info, interrupted: false, answer_limit: None, watcher: None };
+        let mut session =
+            Session { wire, info, interrupted: false, answer_limit: None, watcher: None, notified: false };
         loop {
             match session.wire.receive().await? {
                 Message::ReadyForQuery(_) => return Ok(session),
@@ -303,6 +306,29 @@ impl Session {
         Ok(rows.into_iter().next().and_then(|row| row.columns.into_iter().next()).flatten())
     }
 
+    /// Waits for a notification on a channel that this session listens to (Postgres manual, "LISTEN"). Returns at once if one has
+    /// arrived since the last call. The future may be dropped at any time.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub async fn notification(&mut self) -> Result<(), QueryError> {
+        while !self.notified {
+            match self.wire.receive().await {
+                Ok(Message::ErrorResponse(body)) => {
+                    return Err(self.refused(ServerError::from_fields(body.fields())));
+                }
+                Ok(message) => {
+                    if !self.handle_async_message(&message).map_err(|error| self.lost(error))? {
+                        return Err(self.lost("an answer that does not belong to a query").into());
+                    }
+                }
+                Err(error) => return Err(self.lost(io_reason(&error)).into()),
+            }
+        }
+        self.notified = false;
+        Ok(())
+    }
+
     /// Returns the socket, and the bytes that were read from it but not processed yet.
     pub fn into_parts(self) -> (Stream, Vec<u8>, SessionInfo) {
         let (stream, unread) = self.wire.into_parts();
@@ -328,7 +354,7 @@ impl Session {
                 let notice = ServerError::from_fields(notice.fields());
                 debug!("{} from Postgres at {}: {notice}", notice.severity, self.info.place);
             }
-            Message::NotificationResponse(_) => {}
+            Message::NotificationResponse(_) => self.notified = true,
             _ => return Ok(false),
         }
         Ok(true)

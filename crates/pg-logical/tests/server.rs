@@ -164,6 +164,28 @@ async fn a_bulk_read_returns_the_same_messages_and_the_position_of_the_slot() {
 }
 
 #[tokio::test]
+async fn a_notification_is_kept_until_somebody_waits_for_it() {
+    let mut database = Database::create("notification").await;
+    let mut listener = Session::connect(&database.conninfo, &Startup::default()).await.unwrap();
+    listener.query("LISTEN inserts").await.unwrap();
+    // the wait is given up before anything arrives
+    let waited = timeout(Duration::ZERO, listener.notification()).await;
+    assert!(waited.is_err());
+    for _ in 0..2 {
+        database.session.query("NOTIFY inserts").await.unwrap();
+        // one may come with the answer to a query
+        listener.query("SELECT 1").await.unwrap();
+        timeout(STEP_TIMEOUT, listener.notification()).await.unwrap().unwrap();
+    }
+    assert_eq!(listener.query_one("SELECT 1").await.unwrap().as_deref(), Some("1"));
+    let terminate = format!("SELECT pg_terminate_backend({})", listener.backend_pid());
+    database.session.query(&terminate).await.unwrap();
+    let ended = timeout(STEP_TIMEOUT, listener.notification()).await.unwrap().unwrap_err();
+    assert_eq!(ended.code().map(|code| code.code()), Some("57P01"), "{ended}");
+    database.drop().await;
+}
+
+#[tokio::test]
 async fn a_missing_database_is_a_definite_error_with_remedy_and_sqlstate() {
     let nowhere = ConnInfo { dbname: "nowhere".to_owned(), ..server() };
     let error = Session::connect(&nowhere, &Startup::default()).await.unwrap_err();

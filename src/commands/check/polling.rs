@@ -7,7 +7,7 @@ use crate::commands::server::Server;
 use crate::config::{Config, Polling};
 use crate::error::{Error, Step};
 use crate::postgres::polling::sql::PolledTable;
-use crate::postgres::polling::table::Found;
+use crate::postgres::polling::table::{Found, wake_trigger};
 
 /// What to do if the check of the table was interrupted.
 const AGAIN: &str = "Run check again";
@@ -29,10 +29,13 @@ pub(super) async fn check(
         return Ok(());
     }
     let name = config.outbox.table_names();
-    if let Err(error) = Found::usable(session, &config.outbox, polling, &config.postgres.conninfo).await {
-        findings.failure("outbox", error, AGAIN);
-        return Ok(());
-    }
+    let found = match Found::usable(session, &config.outbox, polling, &config.postgres.conninfo).await {
+        Ok(found) => found,
+        Err(error) => {
+            findings.failure("outbox", error, AGAIN);
+            return Ok(());
+        }
+    };
     findings.ok("outbox", format!("{name} can be polled"));
     let Some(table) = PolledTable::of(&config.outbox, polling) else { return Ok(()) };
     let there = session.query(&table.has_indexes()).await?;
@@ -49,6 +52,17 @@ pub(super) async fn check(
         }
         let what = format!("{name} lacks indexes for polling, so each claim reads the whole table");
         findings.warning("polling_indexes", what, crate::error::Remedy::steps([step]));
+    }
+    if let (true, false, Some(table)) = (polling.notify, found.wakes(), config.outbox.tables.first()) {
+        let wake = wake_trigger(table);
+        findings.warning(
+            "wake_trigger",
+            format!("`[source] notify` is set, but no trigger on {name} wakes the router, which finds rows up to 200 ms later"),
+            crate::error::Remedy::steps([Step::new(
+                "As the table's owner, create the trigger after outbox-router init; writers wait meanwhile",
+            )
+            .sql(wake.trim_end_matches(';'))]),
+        );
     }
     let failed = session.query_one(&table.count_failed()).await?;
     if let Some(failed) = failed.filter(|count| count != "0") {

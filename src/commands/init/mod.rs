@@ -131,6 +131,9 @@ impl<'a> Init<'a> {
         self.maker.make(&object::router_schema()).await?;
         router_schema::MIGRATIONS.apply(&mut self.maker).await?;
         self.maker.make_all(&object::outbox_schemas(config)).await?;
+        if polling::wakes(config) {
+            self.maker.make(&polling::wake_function()).await?;
+        }
         for name in &config.outbox.tables {
             let table = outbox_table::object(config, name);
             if self.maker.is_there(&table.name, &table.there).await? {
@@ -139,6 +142,12 @@ impl<'a> Init<'a> {
                 outbox_table::refuse_unknown_columns(config, outbox, name)?;
             }
             self.maker.make(&table).await?;
+            if polling::wakes(config) {
+                let (trigger, there, otherwise) = polling::trigger_of_existing(name);
+                if !self.maker.is_there(&trigger, &there).await? {
+                    self.maker.say(&trigger, &otherwise)?;
+                }
+            }
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
         if let ([table], Some(function)) =

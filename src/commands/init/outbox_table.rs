@@ -12,6 +12,7 @@ use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::{Error, ErrorCode};
 use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 use crate::postgres::catalog::{self, Catalog};
+use crate::postgres::polling::table::wake_trigger;
 
 /// A column's type and constraints.
 fn definition(field: Field, name: &str) -> String {
@@ -94,7 +95,7 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
 /// The statements that create a table and its index.
 fn create(config: &Config, table: &TableName) -> String {
     let outbox = &config.outbox;
-    let table = table.in_sql();
+    let name = table.in_sql();
     let mut lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
         .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field, name)))
@@ -106,16 +107,19 @@ fn create(config: &Config, table: &TableName) -> String {
         indexed.extend(column.filter(|column| !indexed.contains(column)));
     }
     let mut statements = vec![
-        format!("CREATE TABLE {table} (\n{}\n);", lines.join(",\n")),
-        format!("CREATE INDEX ON {table} ({});", indexed.join(", ")),
+        format!("CREATE TABLE {name} (\n{}\n);", lines.join(",\n")),
+        format!("CREATE INDEX ON {name} ({});", indexed.join(", ")),
     ];
     if let Some(column) = Field::CreatedAt.column(&outbox.columns) {
-        statements.push(format!("CREATE INDEX ON {table} USING brin ({});", quoting::identifier(column)));
+        statements.push(format!("CREATE INDEX ON {name} USING brin ({});", quoting::identifier(column)));
     }
     if let Some(column) = Field::IdempotencyKey.column(&outbox.columns) {
-        statements.push(business_key::index(&table, column));
+        statements.push(business_key::index(&name, column));
     }
     statements.extend(config.polling.iter().flat_map(|polling| polling::indexes(outbox, polling)));
+    if polling::wakes(config) {
+        statements.push(wake_trigger(table));
+    }
     statements.join("\n")
 }
 

@@ -3,10 +3,12 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, table_privilege};
-use crate::config::{Outbox, Polling, TableName};
+use super::object::{Object, router_function, table_privilege};
+use crate::config::{Config, Outbox, Polling, TableName};
 use crate::postgres::polling::sql::PolledTable;
-use crate::postgres::polling::table::definitions;
+use crate::postgres::polling::table::{
+    WAKE_CHANNEL, WAKE_FUNCTION, definitions, wake_trigger, wakes as has_trigger,
+};
 
 /// The columns of a table that is created, one line each.
 pub(super) fn columns(polling: &Polling) -> Vec<String> {
@@ -17,6 +19,35 @@ pub(super) fn columns(polling: &Polling) -> Vec<String> {
 /// The indexes of a table that is created.
 pub(super) fn indexes(outbox: &Outbox, polling: &Polling) -> Vec<String> {
     PolledTable::of(outbox, polling).map_or_else(Vec::new, |table| table.indexes(false).into())
+}
+
+/// Whether inserts are to wake routers.
+pub(super) fn wakes(config: &Config) -> bool {
+    config.polling.as_ref().is_some_and(|polling| polling.notify)
+}
+
+/// The function of the trigger that wakes routers.
+pub(super) fn wake_function() -> Object {
+    Object {
+        name: format!("function outbox_router.{WAKE_FUNCTION}"),
+        purpose: "Wakes routers that poll when rows are inserted".to_owned(),
+        there: format!("EXISTS (SELECT {})", router_function(WAKE_FUNCTION)),
+        make: format!(
+            "CREATE FUNCTION outbox_router.{WAKE_FUNCTION}() RETURNS trigger\nLANGUAGE plpgsql SET search_path = pg_catalog, pg_temp\n\
+             AS $$ BEGIN NOTIFY {WAKE_CHANNEL}; RETURN NULL; END $$;"
+        ),
+        ..Object::default()
+    }
+}
+
+/// Whether an existing table has the trigger that wakes routers: the object's name, a question, and what to say if not.
+pub(super) fn trigger_of_existing(table: &TableName) -> (String, String, String) {
+    let name = table.in_sql();
+    (
+        format!("trigger on {name}"),
+        has_trigger(&format!("pg_catalog.to_regclass({})", literal(&name))),
+        format!("left out: existing tables are not changed. To wake routers, run: {}", wake_trigger(table)),
+    )
 }
 
 /// The privileges of the router's role, which needs no other than these.

@@ -5,7 +5,9 @@ use pg_logical::quoting::literal;
 
 use super::grants;
 use super::object::{self, Object};
-use super::{business_key, emit_message, outbox_table, partitions, privileges, publication, router_schema};
+use super::{
+    business_key, emit_message, outbox_table, partitions, polling, privileges, publication, router_schema,
+};
 use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
 use crate::postgres::slot_record;
@@ -39,6 +41,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
         add(&purpose, &statements);
     }
     let mut parts: Vec<Object> = object::outbox_schemas(config);
+    parts.extend(polling::wakes(config).then(polling::wake_function));
     parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(config, table)));
     parts.extend(business_key::object(&config.outbox));
     parts.extend(outbox_table::emit(&config.outbox));

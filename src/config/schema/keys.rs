@@ -170,6 +170,12 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "how long a router that polls keeps others from the rows that it has claimed; at least `10s`",
     ),
     key(
+        "source.notify",
+        Kind::Switch,
+        Default::Switch(false),
+        "whether a trigger on the table wakes a router that polls, which is not for [poolers](polling.md#latency)",
+    ),
+    key(
         "outbox.table",
         Kind::Texts,
         Default::Text("public.outbox"),

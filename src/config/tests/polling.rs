@@ -14,7 +14,7 @@ fn a_router_that_polls_has_no_position() {
     assert_eq!(named, StatusColumns::KEYS);
     assert_eq!(config.delivery.positions_topic, None);
     let own = format!(
-        "{POLL}source.lease = \"45s\"\noutbox.columns.status = \"state\"\noutbox.columns.position = \"seq\"\n\
+        "{POLL}source.lease = \"45s\"\nsource.notify = true\noutbox.columns.status = \"state\"\noutbox.columns.position = \"seq\"\n\
          outbox.status.new = \"pending\"\noutbox.status.failed = \"broken\""
     );
     for text in [POLL, &own] {
@@ -29,7 +29,7 @@ fn messages_for_polling() {
     let polls = |more: &str| format!("{POLL}{more}");
     let texts = [
         "source.mode = \"push\"".to_owned(),
-        "source.lease = \"30s\"\noutbox.columns.status = \"state\"\noutbox.status.new = \"pending\""
+        "source.lease = \"30s\"\nsource.notify = true\noutbox.columns.status = \"state\"\noutbox.status.new = \"pending\""
             .to_owned(),
         polls("source.lease = \"9s\""),
         polls("outbox.columns.status = \"\"\noutbox.status.new = \"\""),

@@ -100,7 +100,7 @@ fn the_defaults_are_those_of_the_parser() {
     let without_effect = ["route.expand.null", "route.expand.empty_array", "contracts.on_violation"];
     let of_polling = |name: &str| {
         let column = name.strip_prefix("outbox.columns.");
-        name == "source.lease"
+        ["source.lease", "source.notify"].contains(&name)
             || name.starts_with("outbox.status.")
             || column.is_some_and(|column| StatusColumns::KEYS.contains(&column))
     };

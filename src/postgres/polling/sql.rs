@@ -80,7 +80,7 @@ pub struct OwnClaim<'a> {
 impl PolledTable {
     /// The table of an outbox that is polled; `None` if it has none.
     pub fn of(outbox: &Outbox, polling: &Polling) -> Option<Self> {
-        let Polling { lease, columns, status } = polling;
+        let Polling { lease, columns, status, notify: _ } = polling;
         let table = outbox.tables.first()?.in_sql();
         let StatusValues { new, published, failed } = status;
         Some(PolledTable {

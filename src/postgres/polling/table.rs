@@ -16,6 +16,28 @@ use crate::postgres::administrator::init_remedy;
 /// date, timestamp, timestamptz
 const TIMES: [u32; 3] = [1082, 1114, 1184];
 
+/// The channel on which inserts are notified.
+pub const WAKE_CHANNEL: &str = "outbox_router";
+
+/// The function of the trigger that notifies it, in the router's schema.
+pub const WAKE_FUNCTION: &str = "wake_pollers";
+
+/// The statement that creates the trigger.
+pub fn wake_trigger(table: &TableName) -> String {
+    format!(
+        "CREATE TRIGGER outbox_router_wake_pollers AFTER INSERT ON {} FOR EACH STATEMENT EXECUTE FUNCTION outbox_router.{WAKE_FUNCTION}();",
+        table.in_sql()
+    )
+}
+
+/// An expression: does the table with this OID have the trigger?
+pub fn wakes(oid: &str) -> String {
+    format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid WHERE g.tgrelid = {oid} \
+         AND g.tgenabled IN ('O', 'A') AND f.pronamespace = pg_catalog.to_regnamespace('outbox_router') AND f.proname = '{WAKE_FUNCTION}')"
+    )
+}
+
 /// The table, as its catalogues describe it.
 #[derive(Debug)]
 pub struct Found {
@@ -25,6 +47,8 @@ pub struct Found {
     /// Whether positions are drawn by `next_position`.
     bounded: bool,
     partitioned: bool,
+    /// Whether inserts wake pollers.
+    wakes: bool,
 }
 
 #[derive(Debug)]
@@ -51,7 +75,7 @@ impl Found {
              coalesce(a.attname = {} AND EXISTS (SELECT FROM pg_catalog.pg_depend e JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid \
              JOIN pg_catalog.pg_namespace s ON s.oid = p.pronamespace WHERE e.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass \
              AND e.objid = d.oid AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
-             AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), false), c.relkind \
+             AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), false), c.relkind, {} \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
              JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
@@ -59,6 +83,7 @@ impl Found {
              LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum \
              WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
             literal(&polling.columns.position),
+            wakes("c.oid"),
             literal(&name.schema),
             literal(&name.name)
         );
@@ -70,6 +95,7 @@ impl Found {
             columns: rows.iter().filter_map(Column::of).collect(),
             bounded: rows.iter().any(|row| row.get(6) == Some("t")),
             partitioned: rows.iter().any(|row| row.get(7) == Some("p")),
+            wakes: rows.iter().any(|row| row.get(8) == Some("t")),
         }))
     }
 
@@ -190,6 +216,11 @@ impl Found {
         });
         messages.push(relation.0);
         messages
+    }
+
+    /// Whether a trigger on the table notifies [`WAKE_CHANNEL`] of inserts.
+    pub fn wakes(&self) -> bool {
+        self.wakes
     }
 
     /// The table's OID.

@@ -19,6 +19,7 @@ use super::messages::{
     ClaimedRow, CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
 };
 use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable};
+use super::table::WAKE_CHANNEL;
 use crate::error::{Error, Peer};
 use crate::progress::Sequence;
 use claims::{Claim, Claims, Refused};
@@ -62,6 +63,8 @@ pub struct WorkerParts {
     pub token: String,
     /// That of the last session of this process, if there was one.
     pub last_token: Option<String>,
+    /// Whether to listen for inserts.
+    pub listens: bool,
     /// `[source] lease`
     pub lease: Duration,
     /// How many rows may be claimed and not yet marked.
@@ -78,6 +81,9 @@ pub async fn start(mut parts: WorkerParts) -> Result<(RouterChannels, JoinHandle
     if let Some(last) = parts.last_token.take() {
         parts.session.query(&parts.table.release(&last, &[])).await?;
     }
+    if parts.listens {
+        parts.session.query(&format!("LISTEN {WAKE_CHANNEL}")).await?;
+    }
     let (channels, of_router) = channels();
     let now = Instant::now();
     let worker = Worker {
@@ -85,6 +91,7 @@ pub async fn start(mut parts: WorkerParts) -> Result<(RouterChannels, JoinHandle
         channels,
         claims: Claims::default(),
         claim_at: now,
+        claimed: None,
         pause: IDLE.0,
         store_at: None,
         polled: PgTimestamp::now(),
@@ -101,6 +108,8 @@ struct Worker {
     channels: WorkerChannels,
     claims: Claims,
     claim_at: Instant,
+    /// When rows were last asked for.
+    claimed: Option<Instant>,
     /// The pause after the next claim that finds nothing.
     pause: Duration,
     /// When to store what is known of rows; `None`: there is nothing.
@@ -192,6 +201,13 @@ impl Worker {
                 Some(result) => self.apply(result),
                 None => return Err(Exit::Closed),
             },
+            inserted = self.parts.session.notification(), if self.parts.listens => {
+                inserted?;
+                self.pause = IDLE.0;
+                // one claim takes what several transactions have inserted
+                let soonest = self.claimed.map_or(now, |claimed| claimed + IDLE.0);
+                self.claim_at = self.claim_at.min(soonest);
+            }
             () = sleep_until(wake.unwrap_or(now)) => {}
         }
         Ok(())
@@ -230,6 +246,7 @@ impl Worker {
     async fn claim(&mut self) -> Result<(), Exit> {
         let limit = CLAIM.min(self.parts.max_rows);
         let begun = Instant::now();
+        self.claimed = Some(begun);
         // values are smaller in the table, where they may be compressed
         let bytes = self.parts.max_bytes / 4;
         let sql = self.parts.table.claim(&self.parts.token, limit, bytes, &self.parts.columns);
