@@ -1,6 +1,7 @@
 //! Routers that poll the outbox table.
 
 mod claims;
+mod crashes;
 mod delivery;
 mod prepared;
 mod refusals;
