@@ -126,11 +126,7 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
         let since = seen.arrived_beyond(died.checked_sub(age.saturating_add(late)), restarted);
         duplicates += since.min(seen.committed_beyond(remembered, restarted));
     }
-    // the first session after a kill is counted above
-    let counts = |session: &&Session| {
-        (injected.began..until).contains(&session.at) && (!session.first || injected.left == Left::Process)
-    };
-    for session in seen.sessions.iter().filter(counts) {
+    for session in seen.sessions_of(injected, until) {
         ended += 1;
         let looks = seen.looks_before(session.at);
         let position = looks.iter().rev().find_map(|look| look.flushed);
@@ -158,6 +154,18 @@ pub(crate) fn allowed(injected: &Injected, seen: Seen<'_>, until: Instant) -> Al
 }
 
 impl<'a> Seen<'a> {
+    /// The sessions that began during the fault or after it. The first one after a kill is that of the router that was killed.
+    pub(crate) fn sessions_of(
+        self,
+        injected: &Injected,
+        until: Instant,
+    ) -> impl Iterator<Item = &'a Session> {
+        let (began, killed) = (injected.began, injected.left != Left::Process);
+        let counts =
+            move |session: &&Session| (began..until).contains(&session.at) && !(session.first && killed);
+        self.sessions.iter().filter(counts)
+    }
+
     fn looks_before(self, moment: Instant) -> &'a [Look] {
         self.looks.get(..self.looks.partition_point(|look| look.at < moment)).unwrap_or_default()
     }
@@ -257,12 +265,15 @@ mod tests {
             let (began, what) = (self.at(began), String::new());
             let (on_its_way, overlaps, broker_late, asked, withheld) = (true, false, None, None, None);
             let (back, names, recovers_within) = (began, &[][..], None);
+            let (outlasted_lease, kept_locked) = (false, 0);
             Injected {
                 began,
                 back,
                 left,
                 on_its_way,
                 broker_late,
+                outlasted_lease,
+                kept_locked,
                 asked,
                 withheld,
                 names,

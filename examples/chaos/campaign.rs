@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use tokio::time::sleep;
 
+use crate::caught_up::wait_until_caught_up;
 use crate::event::{Event, Id};
-use crate::faults::{Ground, Kind, Need, PRINCIPAL, SLOT, STRICT, WAL_SENDER_TIMEOUT, grant};
+use crate::faults::{Ground, Kind, Need, PRINCIPAL, SLOT, STRICT, grant};
 use crate::injected::{Asked, Injected};
 use crate::intake::{Intake, first_after, lock};
 use crate::judgement::judge;
@@ -18,9 +19,10 @@ use crate::plan::Plan;
 use crate::positions::Positions;
 use crate::progress::Progress;
 use crate::proxy::Proxy;
-use crate::reader::Reader;
+use crate::reader::{Committed, Reader};
 use crate::report::{Evidence, Report};
 use crate::services::Services;
+use crate::source::Source;
 use crate::stage::consumer::TopicReader;
 use crate::stage::outbox_table::{committed_rows, topic_of};
 use crate::stage::router::{AdminCommands, Router};
@@ -47,8 +49,9 @@ pub(crate) struct Setup {
     pub(crate) behind_proxy: String,
     pub(crate) proxy_port: u16,
     pub(crate) kinds: Vec<&'static Kind>,
+    pub(crate) source: Source,
     pub(crate) exactly_once: bool,
-    /// The number of standby routers.
+    /// The number of further routers.
     pub(crate) standbys: usize,
     /// Whether every second router started cannot send some events.
     pub(crate) park: bool,
@@ -76,9 +79,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let to_postgres = Proxy::start(0, host_and_port(&postgres)?).await?;
     let to_kafka = Proxy::start(setup.proxy_port, setup.behind_proxy.clone()).await?;
     let through = postgres.replace(&host_and_port(&postgres)?, &to_postgres.address().to_string());
-    let timeout = format!("postgres.wal_sender_timeout = \"{}ms\"\n", WAL_SENDER_TIMEOUT.as_millis());
     let kafka = to_kafka.address().to_string();
-    let more = router_settings(&setup);
+    let settings = router_settings(&setup);
     if setup.needs(Need::Authorizer) {
         grant(&setup.services).await?;
     }
@@ -87,7 +89,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         Some(nameserver) => nameserver.write_wrapper(&setup.program, &setup.folder)?,
         None => setup.program.clone(),
     };
-    let mut router = Router::new(&program, &setup.folder, &through, &kafka, &format!("{timeout}{more}"))?;
+    let mut router = Router::new(&program, &setup.folder, &through, &kafka, &settings)?;
     let log = router.with_pipe();
     router.init().await?;
     let reader = Reader::start(&client, &postgres, &setup.folder, &setup.programs).await?;
@@ -97,6 +99,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let mut intake = Intake::start(TopicReader::start(&setup.brokers, ALL_TYPES.map(topic_of).to_vec())?);
     let ledger = Arc::new(Ledger::default());
     let mut ground = Ground {
+        source: setup.source,
         watch: Watch::start(router.admin(), router.log(), &postgres, SLOT),
         log: Arc::clone(&log),
         router,
@@ -124,9 +127,9 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let mut writers = Writers::start(&postgres, &ledger, setup.rate, setup.seed, setup.park);
     large(&postgres, &ledger, OPENING_ROWS, setup.seed).await?;
     wait_for_all_topics(&intake, &mut ground).await?;
-    let positions = Positions::follow(&setup.brokers)?;
+    let positions = setup.source.follow_positions(&setup.brokers)?;
 
-    let retries = ground.router.admin_commands();
+    let retries = setup.source.needs_retries(setup.park).then(|| ground.router.admin_commands());
     let start = Instant::now();
     let mut happened: Vec<Happened> = Vec::new();
     let mut stopped = None;
@@ -179,11 +182,11 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        let retrying = retry_parked(setup.park.then(|| retries.clone()));
+        let retrying = retry_refused(retries.clone());
         tokio::select! {
             end = acts => end?,
             () = showing => bail!("the display ended"),
-            () = retrying => bail!("the retries of parked events ended"),
+            () = retrying => bail!("the retries of refused events ended"),
         }
     }
 
@@ -200,10 +203,14 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         ground.lenient = false;
         ground.start_router()?;
     }
-    let mut retrying = tokio::spawn(retry_parked(setup.park.then_some(retries)));
+    let mut retrying = tokio::spawn(retry_refused(retries));
     // a router that did not recover in time may still catch up; one that ended by itself was reported above
     let rest = wait_for_all_events(&intake, &ledger, &mut ground).await;
     stopped = stopped.or_else(|| rest.err().map(|error| format!("{error:#}")));
+    if stopped.is_none() && !setup.source.has_slot() {
+        // the rows of a router that was killed wait for its lease, although their events may have arrived
+        stopped = wait_until_caught_up(&mut ground).await.err().map(|error| format!("{error:#}"));
+    }
     retrying.abort();
     // it always fails with a cancellation
     let _ = (&mut retrying).await;
@@ -216,19 +223,23 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let arrivals = intake.finish()?;
     progress.doing("waiting for the independent reader");
     let client = writers::connect(&postgres).await?;
-    let committed = reader.finish(&client).await?;
+    let Committed { events: committed, never_visible } = reader.finish(&client).await?;
     progress.doing("comparing");
     let table = committed_rows(&client).await?;
     let table: Option<Vec<Event>> = table.iter().map(Event::of_row).collect();
     let table = table.context("an id in the table is not a uuid")?;
     let seen = ground.watch.finish();
+    let left_undone = setup.source.left_undone(&client).await?;
     let written = std::mem::take(&mut *ledger.lock());
-    let positions = positions.finish()?;
+    let positions = positions.map(Positions::finish).transpose()?.unwrap_or_default();
     let asked: Vec<Asked> = happened.iter().filter_map(|(_, injected)| injected.asked.clone()).collect();
     let withheld: Vec<_> = happened.iter().filter_map(|(_, injected)| injected.withheld).collect();
-    let judgement = judge(&committed, &written.committed, &arrivals, &asked, &withheld);
+    let mut expected = committed.clone();
+    expected.retain(|event| setup.source.sees_never_visible() || !never_visible.contains(&event.id));
+    let judgement = judge(&expected, &written.committed, &arrivals, &asked, &withheld);
     Ok(Report::new(Evidence {
         seed: setup.seed,
+        source: setup.source,
         exactly_once: setup.exactly_once,
         standbys: setup.standbys > 0,
         kinds: setup.kinds,
@@ -239,7 +250,9 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         written,
         log: log.summary(),
         committed,
+        expected: expected.len(),
         table,
+        left_undone,
         arrivals,
         seen,
         positions,
@@ -267,11 +280,12 @@ fn router_settings(setup: &Setup) -> String {
     } else {
         String::new()
     };
-    format!("delivery.mode = \"{mode}\"\n{park}{bulk_reads}{login}")
+    let source = setup.source.settings();
+    format!("delivery.mode = \"{mode}\"\n{source}{park}{bulk_reads}{login}")
 }
 
-/// Retries all parked events at intervals, without end.
-async fn retry_parked(commands: Option<AdminCommands>) {
+/// Retries all events that were refused at intervals, without end.
+async fn retry_refused(commands: Option<AdminCommands>) {
     let Some(commands) = commands else { return std::future::pending().await };
     loop {
         sleep(RETRY_EVERY).await;
@@ -292,7 +306,7 @@ fn host_and_port(url: &str) -> anyhow::Result<String> {
 async fn wait_for_all_topics(intake: &Intake, ground: &mut Ground) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while ALL_TYPES.iter().any(|kind| intake.arrived().count(&topic_of(kind)) == 0) {
-        ground.router.check_running()?;
+        ground.check_running()?;
         if Instant::now() > deadline {
             bail!("no event arrives, even before the first fault");
         }
@@ -315,7 +329,7 @@ async fn wait_for_recovery(
         if let Some(at) = first {
             return Ok(at.saturating_duration_since(injected.back));
         }
-        ground.router.check_running()?;
+        ground.check_running()?;
         if Instant::now() > deadline {
             bail!("no event arrived within {} s after the fault", RECOVERS_WITHIN.as_secs());
         }
@@ -323,25 +337,11 @@ async fn wait_for_recovery(
     }
 }
 
-/// Waits until the router's position and checkpoint have passed the present end of the log. Every repetition has arrived then.
-async fn wait_until_caught_up(ground: &mut Ground) -> anyhow::Result<()> {
-    let deadline = Instant::now() + RECOVERS_WITHIN;
-    let end = ground.watch.end_of_log();
-    while ground.watch.checkpointed() < end {
-        ground.find_active().await?;
-        ground.router.check_running()?;
-        if Instant::now() > deadline {
-            bail!("the router did not catch up within {} s after the fault", RECOVERS_WITHIN.as_secs());
-        }
-        sleep(POLL_EVERY).await;
-    }
-    Ok(())
-}
-
 /// Waits until every committed event was read, and gives up only when no more records arrive. The judgement then names the
 /// missing events.
 async fn wait_for_all_events(intake: &Intake, ledger: &Ledger, ground: &mut Ground) -> anyhow::Result<()> {
     let mut missing: HashSet<Id> = ledger.lock().committed.keys().copied().collect();
+    missing.retain(|id| ground.source.sees_never_visible() || !ledger.lock().never_visible.contains(id));
     let mut looked_at = 0;
     let mut last_arrival = Instant::now();
     loop {
@@ -358,7 +358,7 @@ async fn wait_for_all_events(intake: &Intake, ledger: &Ledger, ground: &mut Grou
         if missing.is_empty() || last_arrival.elapsed() > NOTHING_ARRIVES_FOR {
             return Ok(());
         }
-        ground.router.check_running()?;
+        ground.check_running()?;
         sleep(POLL_EVERY).await;
     }
 }

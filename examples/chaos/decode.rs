@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use crate::event::{Id, id_of};
 use crate::stage::outbox_table::Row;
 
 const INSERT: &str = "table public.outbox: INSERT: ";
+const DELETE: &str = "table public.outbox: DELETE: ";
 
 /// The outbox row that a line inserts; `None` for any other line.
 ///
@@ -29,6 +31,12 @@ pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
         sequence: value.get("sequence").and_then(Value::as_i64).unwrap_or_default(),
         payload,
     }))
+}
+
+/// The id of the row that a line deletes; `None` for any other line, and for a table without a primary key.
+pub(crate) fn deleted_by(line: &str) -> Option<Id> {
+    let columns = columns_of(line.strip_prefix(DELETE)?).ok()?;
+    id_of(columns.get("id")?.as_deref()?)
 }
 
 /// Parses `name[type]:value name[type]:'value' ...`, where quotes within a value are doubled.
@@ -83,6 +91,20 @@ mod tests {
         assert_eq!((row.aggregate_id.as_str(), row.event_type.as_str()), ("order-'1' [x]:", ""));
         assert_eq!(row.payload.as_deref(), Some(r#"{"note": "it's", "sequence": 7}"#));
         assert_eq!(row.sequence, 7);
+    }
+
+    #[test]
+    fn a_deletion_names_its_row_by_the_primary_key() {
+        let id = "00000000-0000-0000-0000-00000000002a";
+        let cases = [
+            (format!("table public.outbox: DELETE: id[uuid]:'{id}'"), Some(42)),
+            ("table public.outbox: DELETE: (no-tuple-data)".to_owned(), None),
+            (format!("table public.other: DELETE: id[uuid]:'{id}'"), None),
+            (format!("table public.outbox: INSERT: id[uuid]:'{id}'"), None),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(deleted_by(&line), expected, "{line}");
+        }
     }
 
     #[test]

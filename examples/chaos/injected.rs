@@ -14,6 +14,10 @@ pub(crate) struct Injected {
     pub(crate) on_its_way: bool,
     /// The additional delay of the broker's answers; `None`: it answered normally.
     pub(crate) broker_late: Option<Duration>,
+    /// Whether a router that polls was frozen for longer than its lease, and others may have taken over what it had claimed.
+    pub(crate) outlasted_lease: bool,
+    /// How many rows an application kept locked, so that a router that polls could not mark them.
+    pub(crate) kept_locked: u64,
     /// A replay that was requested.
     pub(crate) asked: Option<Asked>,
     /// A period in which events committed in it must not arrive, because a synchronized standby lacks them.

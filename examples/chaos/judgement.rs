@@ -55,7 +55,7 @@ pub(crate) struct Judgement {
     pub(crate) first_arrivals: Vec<First>,
 }
 
-/// Compares. `committed` is in commit order; `committed_at` knows when a writer heard of a commit, for most.
+/// Compares. `committed` is what has to arrive, in commit order; `committed_at` knows when a writer heard of a commit, for most.
 pub(crate) fn judge(
     committed: &[Event],
     committed_at: &HashMap<Id, Instant>,
@@ -64,8 +64,12 @@ pub(crate) fn judge(
     withheld: &[(Instant, Instant)],
 ) -> Judgement {
     let mut judgement = Judgement::default();
-    let events: HashMap<Id, (usize, &Event)> =
-        committed.iter().enumerate().map(|(place, event)| (event.id, (place, event))).collect();
+    let mut newest: HashMap<&str, i64> = HashMap::new();
+    let expected = committed.iter().enumerate().map(|(place, event)| {
+        let before = newest.insert(&event.aggregate, event.sequence).unwrap_or_default();
+        (event.id, Expected { place, before, event })
+    });
+    let events: HashMap<Id, Expected<'_>> = expected.collect();
     let mut again: HashMap<&str, HashSet<Id>> =
         asked.iter().map(|asked| (asked.mark.as_str(), HashSet::new())).collect();
     let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
@@ -73,12 +77,13 @@ pub(crate) fn judge(
     let mut seen = HashSet::new();
     let mut logs: BTreeMap<&str, Log<'_>> = BTreeMap::new();
     for arrival in arrivals {
-        let Some((place_of, event)) = arrival.id.and_then(|id| events.get(&id).copied()) else {
+        let Some(expected) = arrival.id.and_then(|id| events.get(&id).copied()) else {
             let id =
                 arrival.id.map_or_else(|| "a record without an id".to_owned(), |id| format!("id {id:032x}"));
             judgement.found(Fault::Surplus, format!("{id} {}", place(arrival)), arrival);
             continue;
         };
+        let event = expected.event;
         if let Some(part) = event.content.difference(&arrival.content) {
             let what = format!("{part} of {} {}", name(event), place(arrival));
             judgement.found(Fault::Altered, what, arrival);
@@ -101,13 +106,13 @@ pub(crate) fn judge(
             if withheld.iter().any(early) {
                 judgement.found(Fault::Early, format!("{} {}", name(event), place(arrival)), arrival);
             }
-            judgement.first_arrivals.push(First { at: arrival.at, committed, place: place_of });
+            judgement.first_arrivals.push(First { at: arrival.at, committed, place: expected.place });
         } else if arrival.mark.is_some() {
             judgement.asked.push(arrival.at);
         } else {
             judgement.duplicates.push(arrival.at);
         }
-        logs.entry(&event.aggregate).or_default().append(event, arrival, first, &mut judgement);
+        logs.entry(&event.aggregate).or_default().append(expected, arrival, first, &mut judgement);
     }
     for (aggregate, log) in logs {
         log.end(aggregate, &mut judgement);
@@ -145,6 +150,16 @@ impl Judgement {
     }
 }
 
+/// An event that has to arrive.
+#[derive(Clone, Copy)]
+struct Expected<'a> {
+    /// Which one it is in the order of the commits.
+    place: usize,
+    /// The number of the event before it of its aggregate. There are gaps where events need not arrive.
+    before: i64,
+    event: &'a Event,
+}
+
 /// The log of one aggregate, as far as it was read.
 #[derive(Default)]
 struct Log<'a> {
@@ -159,7 +174,14 @@ struct Log<'a> {
 impl<'a> Log<'a> {
     /// Each event follows the one before it, or is a step back: then the stretch is repeated without a gap. What is missing
     /// in a gap comes later, or is lost and told as such.
-    fn append(&mut self, event: &Event, arrival: &'a Arrival, first: bool, judgement: &mut Judgement) {
+    fn append(
+        &mut self,
+        expected: Expected<'_>,
+        arrival: &'a Arrival,
+        first: bool,
+        judgement: &mut Judgement,
+    ) {
+        let Expected { before, event, .. } = expected;
         let sequence = event.sequence;
         let here = (arrival.topic, arrival.partition);
         if *self.home.get_or_insert(here) != here {
@@ -168,7 +190,7 @@ impl<'a> Log<'a> {
         } else if first && sequence < self.newest {
             let what = format!("{} {}, behind event {}", name(event), place(arrival), self.newest);
             judgement.found(Fault::OutOfOrder, what, arrival);
-        } else if self.repeats && self.before < self.newest && sequence > self.before + 1 {
+        } else if self.repeats && self.before < self.newest && before > self.before {
             // what is late is the repetition: the aggregate's next event may come long after it
             let late = self.last.unwrap_or(arrival);
             let what = format!("event {} of {} {}", self.before, event.aggregate, place(late));
@@ -255,6 +277,27 @@ mod tests {
         assert_eq!((judgement.first_arrivals.len(), judgement.duplicates.len()), (5, 3));
         // the second restart comes before the first has caught up
         assert_eq!(faults(&judged(&[0, 2, 0, 0, 2, 4, 1, 3])), []);
+    }
+
+    #[test]
+    fn a_stretch_that_is_repeated_may_lack_an_event_that_need_not_arrive() {
+        let start = Instant::now();
+        let rows = [1, 2, 4, 5].map(|number| row("a", number));
+        let committed: Vec<Event> = rows.iter().map(|row| Event::of_row(row).unwrap()).collect();
+        let arrivals = |order: &[usize]| {
+            let record = |(offset, index): (usize, &usize)| record(&rows[*index], offset as i64, start);
+            order
+                .iter()
+                .enumerate()
+                .map(record)
+                .map(|record| Arrival::of_record(&record, 0))
+                .collect::<Vec<_>>()
+        };
+        for (order, stale) in [(&[0, 1, 2, 1, 2, 3][..], false), (&[0, 1, 2, 0, 2, 3], true)] {
+            let judgement = judge(&committed, &HashMap::new(), &arrivals(order), &[], &[]);
+            let found = faults(&judgement);
+            assert_eq!(found.iter().any(|(fault, _)| *fault == Fault::Stale), stale, "{found:?}");
+        }
     }
 
     #[test]

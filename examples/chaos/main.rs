@@ -6,6 +6,7 @@
 mod admin_probe;
 mod allowance;
 mod campaign;
+mod caught_up;
 mod decode;
 mod event;
 mod faults;
@@ -20,7 +21,9 @@ mod progress;
 mod proxy;
 mod reader;
 mod report;
+mod row_allowance;
 mod services;
+mod source;
 #[allow(dead_code, reason = "each program uses only some of it")]
 #[path = "../stage/mod.rs"]
 mod stage;
@@ -34,12 +37,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use outbox_router::terminal;
 
 use crate::campaign::Setup;
 use crate::faults::{KINDS, Kind, Need};
 use crate::services::Services;
+use crate::source::{Options, Source};
 use crate::stage::program;
 
 /// Breaks the servers, the network and the router at random while rows are written, and compares what arrived with what was
@@ -121,7 +126,11 @@ struct Cli {
     #[arg(long, default_value = "at-least-once", value_parser = ["at-least-once", "exactly-once"])]
     mode: String,
 
-    /// Number of standby routers
+    /// What the router reads: the log, or the table by polling
+    #[arg(long, value_enum, default_value_t = Source::Log)]
+    source: Source,
+
+    /// Number of standby routers; with --source poll of further routers, which work at the same time
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=5))]
     standbys: u8,
 
@@ -165,23 +174,39 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        exactly_once: cli.mode == "exactly-once",
+        park: cli.park,
+        bulk_reads: cli.bulk_reads.is_some(),
+    };
+    if let Some(why) = cli.source.refusal(options) {
+        Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
+    }
     if cli.list {
         let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or_default();
         let lines: Vec<String> = KINDS
             .iter()
-            .map(|kind| format!("{:width$}  {}{}\n", kind.name, kind.what, kind.need.note()))
+            .map(|kind| format!("{:width$}  {}{}\n", kind.name, kind.what, kind.note()))
             .collect();
         terminal::print(&lines.concat())?;
         return Ok(ExitCode::SUCCESS);
     }
     let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    let usual = || KINDS.iter().filter(|kind| kind.need == Need::Nothing).collect();
-    let mut kinds: Vec<&Kind> = if cli.faults.is_empty() { usual() } else { cli.faults };
+    // who polls is told which of the usual kinds are left out
+    let is_usual =
+        |kind: &&Kind| kind.need == Need::Nothing && (kind.fits(Source::Log) || kind.fits(cli.source));
+    let chosen = if cli.faults.is_empty() { KINDS.iter().filter(is_usual).collect() } else { cli.faults };
+    let (mut kinds, left_out): (Vec<&Kind>, Vec<&Kind>) =
+        chosen.into_iter().partition(|kind| kind.fits(cli.source));
     if cli.needs {
         let needs: Vec<String> =
             kinds.iter().map(|kind| format!("{} {}\n", kind.need.name(), kind.name)).collect();
         terminal::print(&needs.concat())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|kind| kind.name).collect();
+        eprintln!("skipped: {}, {}", names.join(" "), cli.source.lacks());
     }
     kinds.retain(|kind| !cli.without.iter().any(|need| need == kind.need.name()));
     if !cli.park {
@@ -211,6 +236,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         behind_proxy: cli.kafka_behind_proxy,
         proxy_port: cli.kafka_proxy_port,
         kinds,
+        source: cli.source,
         exactly_once: cli.mode == "exactly-once",
         standbys: cli.standbys.into(),
         park: cli.park,

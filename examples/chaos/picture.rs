@@ -89,7 +89,7 @@ fn scale(timeline: &[(u64, [u64; 2])]) -> u64 {
 fn colour(kind: &str) -> &'static str {
     match kind.split('-').next() {
         Some("router" | "machine") => "#a03030",
-        Some("postgres" | "walsender" | "checkpoint" | "column" | "large") => "#2a6099",
+        Some("postgres" | "walsender" | "session" | "checkpoint" | "column" | "rows" | "large") => "#2a6099",
         _ => "#3a7a3a",
     }
 }

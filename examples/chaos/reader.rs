@@ -14,12 +14,21 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
-use crate::decode::row_of;
-use crate::event::Event;
+use crate::decode::{deleted_by, row_of};
+use crate::event::{Event, Id};
 
 const SLOT: &str = "chaos_reader";
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 const END_WITHIN: Duration = Duration::from_secs(120);
+
+/// What was committed.
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    /// In commit order, with the rows that were deleted later.
+    pub(crate) events: Vec<Event>,
+    /// Those that were deleted by the transactions that inserted them: only the log has them.
+    pub(crate) never_visible: HashSet<Id>,
+}
 
 /// The running reader; dropping it ends it.
 pub(crate) struct Reader {
@@ -54,9 +63,8 @@ impl Reader {
         Ok(Reader { program, url: url.to_owned(), file, task })
     }
 
-    /// Reads up to the present end of the log, and returns all committed events in commit order. Call it after the last writer
-    /// has ended.
-    pub(crate) async fn finish(self, postgres: &Client) -> anyhow::Result<Vec<Event>> {
+    /// Reads up to the present end of the log. Call it after the last writer has ended.
+    pub(crate) async fn finish(self, postgres: &Client) -> anyhow::Result<Committed> {
         self.task.abort();
         let row = postgres.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await?;
         let end: &str = row.try_get(0)?;
@@ -76,9 +84,11 @@ impl Reader {
             "pg_recvlogical ended with {status}; see recvlogical.log beside {}",
             self.file.display()
         );
-        let events = committed(&self.file)?;
+        let open = File::open(&self.file).with_context(|| format!("open {}", self.file.display()))?;
+        let committed =
+            committed(BufReader::new(open)).with_context(|| format!("read {}", self.file.display()))?;
         std::fs::remove_file(&self.file).context("delete the file of the independent reader")?;
-        Ok(events)
+        Ok(committed)
     }
 }
 
@@ -109,17 +119,50 @@ fn command(program: &Path, url: &str, file: &Path) -> Command {
     command
 }
 
-/// The events in commit order. After a restart the file repeats some, so each id counts once.
-fn committed(file: &Path) -> anyhow::Result<Vec<Event>> {
-    let open = File::open(file).with_context(|| format!("open {}", file.display()))?;
-    let (mut events, mut seen) = (Vec::new(), HashSet::new());
-    for line in BufReader::new(open).lines() {
-        let line = line.with_context(|| format!("read {}", file.display()))?;
+/// After a restart the text repeats some events, so each id counts once.
+fn committed(text: impl BufRead) -> anyhow::Result<Committed> {
+    let (mut committed, mut seen) = (Committed::default(), HashSet::new());
+    let mut of_transaction = HashSet::new();
+    for line in text.lines() {
+        let line = line?;
+        if line.starts_with("BEGIN") {
+            of_transaction.clear();
+        }
+        if let Some(id) = deleted_by(&line).filter(|id| of_transaction.contains(id)) {
+            committed.never_visible.insert(id);
+        }
         let Some(row) = row_of(&line)? else { continue };
         let event = Event::of_row(&row).with_context(|| format!("the id is not a uuid: {}", row.id))?;
+        of_transaction.insert(event.id);
         if seen.insert(event.id) {
-            events.push(event);
+            committed.events.push(event);
         }
     }
-    Ok(events)
+    Ok(committed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_row_that_its_own_transaction_deletes_was_never_visible() {
+        let id = |number| format!("00000000-0000-0000-0000-{number:012x}");
+        let insert = |number| {
+            format!(
+                "table public.outbox: INSERT: id[uuid]:'{}' aggregate_type[text]:'a' aggregate_id[text]:'b' event_type[text]:'c' \
+                 payload[jsonb]:null headers[jsonb]:'{{}}'",
+                id(number)
+            )
+        };
+        let delete = |number| format!("table public.outbox: DELETE: id[uuid]:'{}'", id(number));
+        let (begin, commit) = ("BEGIN 7".to_owned(), "COMMIT 7".to_owned());
+        let first = [begin.clone(), insert(1), insert(2), delete(2), commit.clone()];
+        let second = [begin, delete(1), insert(3), commit];
+        // the reader was restarted after the first transaction
+        let lines = [&first[..], &first, &second].concat().join("\n");
+        let committed = committed(lines.as_bytes()).unwrap();
+        assert_eq!(committed.events.iter().map(|event| event.id).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(committed.never_visible, HashSet::from([2]));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::allowance::{self, Allowed, allowed};
+use crate::allowance::{self, Allowed};
 use crate::campaign::Happened;
 use crate::event::{Arrival, Event, Id};
 use crate::faults::Kind;
@@ -13,6 +13,7 @@ use crate::injected::Left;
 use crate::intake::first_after;
 use crate::judgement::{Fault, Judgement};
 use crate::positions::Written;
+use crate::source::Source;
 use crate::stage::log_reader;
 use crate::standstill::{self, Unexplained, What, unexplained};
 use crate::watch::Seen;
@@ -21,11 +22,15 @@ use crate::writers;
 /// How many findings are listed.
 const LISTED: usize = 20;
 
+/// Figures that do not exist without a slot.
+const OF_A_SLOT: [&str; 3] = ["asked_for", "position_age_ms", "retained_wal_bytes"];
+
 /// Everything that a campaign recorded.
 pub(crate) struct Evidence {
     pub(crate) seed: u64,
+    pub(crate) source: Source,
     pub(crate) exactly_once: bool,
-    /// Whether there were standbys.
+    /// Whether there were further routers.
     pub(crate) standbys: bool,
     pub(crate) kinds: Vec<&'static Kind>,
     pub(crate) start: Instant,
@@ -38,8 +43,12 @@ pub(crate) struct Evidence {
     pub(crate) log: log_reader::LogSummary,
     /// In commit order, from the independent reader.
     pub(crate) committed: Vec<Event>,
+    /// How many of them have to arrive.
+    pub(crate) expected: usize,
     /// The rows in the table at the end.
     pub(crate) table: Vec<Event>,
+    /// What the table says to have been left undone.
+    pub(crate) left_undone: Vec<String>,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) seen: Seen,
     pub(crate) positions: Vec<Written>,
@@ -176,6 +185,7 @@ impl Report {
                 faults.push(format!("{} {name}; the first: {}", found.count() + 1, first.what));
             }
         }
+        faults.extend(evidence.left_undone.iter().cloned());
         let all = std::iter::once((None, &self.before));
         for (number, case) in all.chain(self.cases.iter().enumerate().map(|(n, case)| (Some(n), case))) {
             let kind = number.and_then(|_| evidence.kinds.get(case.kind));
@@ -282,7 +292,7 @@ impl Report {
         let evidence = &self.evidence;
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
         let case = |case: &Case| {
-            json!({
+            let mut figures = json!({
                 "kind": evidence.kinds.get(case.kind).map(|kind| kind.name),
                 "what": case.what,
                 "began_ms": ms(case.began),
@@ -301,17 +311,23 @@ impl Report {
                 "position_age_ms": case.position_age.map(ms),
                 "retained_wal_bytes": case.retained,
                 "memory_bytes": case.memory,
-            })
+            });
+            if let Some(figures) = figures.as_object_mut().filter(|_| !evidence.source.has_slot()) {
+                figures.retain(|name, _| !OF_A_SLOT.contains(&name.as_str()));
+            }
+            figures
         };
         let written = &evidence.written;
         json!({
             "seed": evidence.seed,
+            "source": evidence.source,
             "seconds": evidence.end.duration_since(evidence.start).as_secs_f64(),
             "good": self.is_good(),
             "faults": self.faults,
             "without_a_reason": self.unexplained.iter().map(|found| self.describe(found)).collect::<Vec<_>>(),
             "findings": self.findings(),
             "committed": evidence.committed.len(),
+            "expected": evidence.expected,
             "in_table": evidence.table.len(),
             "records": evidence.arrivals.len(),
             "arrived": evidence.judgement.first_arrivals.len(),
@@ -362,7 +378,7 @@ fn case(evidence: &Evidence, number: usize) -> Option<Case> {
     let bound = if evidence.exactly_once {
         Allowed::default()
     } else {
-        allowed(injected, known, until.unwrap_or_else(Instant::now))
+        evidence.source.allowed(injected, known, until.unwrap_or_else(Instant::now))
     };
     let position_age = match injected.left {
         Left::Position { died, .. } if injected.broker_late.is_none() => known.position_age(died),

@@ -13,6 +13,9 @@ use crate::report::{Case, Report};
 const RECOVERY: Duration = Duration::from_secs(2);
 const MEMORY: u64 = 64_000_000;
 
+/// Columns that are left out without a slot.
+const OF_A_SLOT: [&str; 3] = ["asked for", "position age", "retained WAL"];
+
 /// Renders the table and the summary.
 pub(crate) fn render(report: &Report) -> String {
     let mut table = Table::new();
@@ -23,6 +26,7 @@ pub(crate) fn render(report: &Report) -> String {
     } else {
         table.force_no_tty()
     };
+    let has_slot = report.evidence.source.has_slot();
     let header = [
         "fault",
         "times",
@@ -38,17 +42,23 @@ pub(crate) fn render(report: &Report) -> String {
         "retained WAL",
         "memory",
     ];
-    let columns = header.len();
-    table.set_header(header.into_iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+    let shown = header.map(|name| has_slot || !OF_A_SLOT.contains(&name));
+    let of_shown = |cells: Vec<Cell>| {
+        cells.into_iter().zip(shown).filter_map(|(cell, shown)| shown.then_some(cell)).collect::<Vec<_>>()
+    };
+    let columns = shown.iter().filter(|shown| **shown).count();
+    table.set_header(of_shown(
+        header.into_iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)).collect(),
+    ));
     for (number, kind) in report.evidence.kinds.iter().enumerate() {
         let cases: Vec<&Case> = report.cases.iter().filter(|case| case.kind == number).collect();
         if !cases.is_empty() {
-            table.add_row(row(kind.name, &cases));
+            table.add_row(of_shown(row(kind.name, &cases)));
         }
     }
     let all: Vec<&Case> = report.cases.iter().collect();
     if report.evidence.kinds.len() > 1 && !all.is_empty() {
-        table.add_row(row("all", &all));
+        table.add_row(of_shown(row("all", &all)));
     }
     for column in 1..columns {
         if let Some(column) = table.column_mut(column) {
@@ -145,6 +155,11 @@ fn summary(report: &Report) -> String {
         ),
         format!("seed {}, {:.0} s", evidence.seed, evidence.end.duration_since(evidence.start).as_secs_f64()),
     ];
+    let unexpected = evidence.committed.len() - evidence.expected;
+    if unexpected > 0 {
+        let unexpected = number(unexpected);
+        lines.push(format!("{unexpected} rows were deleted by the transactions that inserted them, so that polling cannot see them"));
+    }
     if report.is_good() {
         lines.push("nothing lost, nothing reordered, no more duplicates than allowed, no standstill without a reason".to_owned());
     }

@@ -189,10 +189,10 @@ async fn sample_usage(postgres: String, slot: &'static str, process: Arc<AtomicU
     }
 }
 
-/// The end of the log, and the bytes of it that the slot retains.
+/// The end of the log, and the bytes of it that the slot retains, if there is one.
 async fn end_and_retained(client: &Client, slot: &str) -> anyhow::Result<(Lsn, Option<u64>)> {
-    let sql = "SELECT pg_current_wal_lsn()::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
-               FROM pg_replication_slots WHERE slot_name = $1";
+    let sql = "SELECT pg_current_wal_lsn()::text, (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
+               FROM pg_replication_slots WHERE slot_name = $1)";
     let row = timeout(Duration::from_secs(5), client.query_one(sql, &[&slot])).await;
     let row = row.context("Postgres does not answer")??;
     let retained: Option<i64> = row.try_get(1)?;

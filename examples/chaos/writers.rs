@@ -92,7 +92,8 @@ pub(crate) struct Written {
     pub(crate) rolled_back: HashSet<Id>,
     /// The number of events whose COMMIT was not answered. Only the server knows their outcome.
     pub(crate) in_doubt: u64,
-    pub(crate) deleted: u64,
+    /// Events that were deleted by the transactions that inserted them.
+    pub(crate) never_visible: HashSet<Id>,
     pub(crate) transactions: u64,
     pub(crate) rollbacks: u64,
     pub(crate) savepoint_rollbacks: u64,
@@ -126,7 +127,7 @@ impl Ledger {
             Outcome::Committed => {
                 self.rows.fetch_add(events.inserted.len() as u64, Ordering::Relaxed);
                 written.committed.extend(events.inserted.into_iter().map(|id| (id, at)));
-                written.deleted += events.deleted;
+                written.never_visible.extend(events.deleted);
             }
             Outcome::RolledBack => {
                 written.rollbacks += 1;
@@ -144,8 +145,8 @@ struct Events {
     inserted: Vec<Id>,
     /// Rolled back to a savepoint.
     undone: Vec<Id>,
-    /// How many of `inserted` were deleted again.
-    deleted: u64,
+    /// Those of `inserted` that were deleted again.
+    deleted: Vec<Id>,
 }
 
 enum Outcome {
@@ -289,8 +290,8 @@ impl Writer {
             events.inserted.extend(self.emit(transaction, &aggregate, random).await?);
             if one_in(random, DELETE_ONE_IN) {
                 let sql = "DELETE FROM outbox WHERE aggregate_type = $1 AND aggregate_id = $2 \
-                           AND xmin = pg_current_xact_id()::xid";
-                events.deleted += transaction.execute(sql, &[&kind, &aggregate]).await?;
+                           AND xmin = pg_current_xact_id()::xid RETURNING id::text";
+                events.deleted.extend(ids(&transaction.query(sql, &[&kind, &aggregate]).await?)?);
             }
         }
         Ok(())

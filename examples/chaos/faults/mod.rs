@@ -4,6 +4,7 @@ mod broker;
 mod network;
 mod postgres;
 mod router;
+mod rows;
 mod slot;
 mod topic;
 
@@ -24,6 +25,7 @@ use crate::intake::Arrived;
 use crate::nameserver::Nameserver;
 use crate::proxy::Proxy;
 use crate::services::Services;
+use crate::source::Source;
 use crate::stage::log_reader::LogReader;
 use crate::stage::router::Router;
 use crate::watch::Watch;
@@ -51,6 +53,8 @@ pub(crate) struct Kind {
     /// A description for `--list`.
     pub(crate) what: &'static str,
     pub(crate) need: Need,
+    /// The only source with which it is possible; `None`: both.
+    only: Option<Source>,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
 }
 
@@ -104,16 +108,18 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("router-kill-large", "the same while it sends a large transaction", |g, r| Box::pin(router::kill_in_large_transaction(g, r))),
     kind("router-kill-broker-frozen", "the same while the broker does not answer", |g, r| Box::pin(router::kill_while_broker_is_frozen(g, r))),
     kind("router-kill-broker-slow", "the same while the broker's answers are slow", |g, r| Box::pin(network::kafka_slow_and_router_killed(g, r))),
-    kind("router-handover", "the router is killed while a standby waits for the slot", |g, r| Box::pin(router::handover(g, r))),
+    only(Source::Log, kind("router-handover", "the router is killed while a standby waits for the slot", |g, r| Box::pin(router::handover(g, r)))),
     kind("router-stop", "the router is stopped with SIGTERM and restarted", |g, r| Box::pin(router::stop(g, r))),
-    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout, and continues", |g, r| Box::pin(router::freeze(g, r))),
+    kind("router-freeze", "the router is frozen with SIGSTOP for longer than wal_sender_timeout or sometimes, if there are others, its lease, and continues", |g, r| Box::pin(router::freeze(g, r))),
     kind("postgres-fast", "Postgres is restarted with a fast shutdown", |g, r| Box::pin(postgres::fast(g, r))),
     kind("postgres-immediate", "Postgres is restarted with an immediate shutdown, without a checkpoint", |g, r| Box::pin(postgres::immediate(g, r))),
     kind("postgres-kill", "all processes of Postgres are killed with SIGKILL, and it is restarted", |g, r| Box::pin(postgres::kill(g, r))),
     kind("machine-kill", "Postgres and the router are killed with SIGKILL, as in a crash of their machine", |g, r| Box::pin(postgres::kill_with_router(g, r))),
-    kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_walsender(g, r))),
-    kind("walsender-terminated-broker-away", "the same while the broker is unreachable", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r))),
-    kind("slot-reset", "`outbox-router slot reset` to a bookmark while the router runs", |g, r| Box::pin(slot::reset(g, r))),
+    only(Source::Log, kind("walsender-terminated", "pg_terminate_backend() on the router's walsender", |g, r| Box::pin(postgres::terminate_sessions(g, r)))),
+    only(Source::Log, kind("walsender-terminated-broker-away", "the same while the broker is unreachable", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r)))),
+    only(Source::Poll, kind("session-terminated", "pg_terminate_backend() on the sessions of all routers", |g, r| Box::pin(postgres::terminate_sessions(g, r)))),
+    only(Source::Poll, kind("session-terminated-broker-away", "the same while the broker is unreachable", |g, r| Box::pin(network::kafka_away_and_session_lost(g, r)))),
+    only(Source::Log, kind("slot-reset", "`outbox-router slot reset` to a bookmark while the router runs", |g, r| Box::pin(slot::reset(g, r)))),
     kind("checkpoint", "CHECKPOINT, which removes WAL and saves slots", |g, r| Box::pin(postgres::checkpoint(g, r))),
     kind("column-added", "ALTER TABLE outbox ADD COLUMN while rows are written", |g, r| Box::pin(postgres::add_column(g, r))),
     kind("large-transaction", "no fault, but a transaction of up to 20,000 rows", |g, r| Box::pin(postgres::large_transaction(g, r))),
@@ -131,12 +137,15 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("kafka-away", "the router's connections to the broker are reset, and new ones too, for a while", |g, r| Box::pin(network::kafka_away(g, r))),
     kind("postgres-server-cut", "a proxy between router and Postgres closes the connections to the server and keeps those to the router open", |g, r| Box::pin(network::postgres_server_cut(g, r))),
     kind("postgres-server-cut-broker-hole", "the same while nothing passes between that router and the broker, after a large transaction", |g, r| Box::pin(network::postgres_server_cut_broker_hole(g, r))),
+    only(Source::Poll, kind("rows-locked", "an application locks due rows for 2 to 5 s", |g, r| Box::pin(rows::locked(g, r)))),
+    only(Source::Poll, kind("rows-refused", "max.message.bytes of one topic is so low that rows are refused, while `dead-letters retry --all` runs again and again", |g, r| Box::pin(rows::refused(g, r)))),
+    only(Source::Poll, kind("rows-deleted", "published rows are deleted, and the table is vacuumed", |g, r| Box::pin(rows::deleted(g, r)))),
     needs(Need::Time, "router-stderr-unread", "nobody reads the router's standard error, and the pipe is full", |g, r| Box::pin(router::stderr_unread(g, r))),
     needs(Need::Time, "producer-quota", "a quota limits producers to 10 to 40 kB/s", |g, r| Box::pin(broker::producer_quota(g, r))),
     needs(Need::Authorizer, "acls-removed", "the router's right to write to one topic or all is revoked", |g, r| Box::pin(broker::acls_removed(g, r))),
-    needs(Need::Parking, "dead-letters-locked", "the dead-letter table is locked in ACCESS EXCLUSIVE mode", |g, r| Box::pin(postgres::dead_letters_locked(g, r))),
-    needs(Need::Standby, "standby-away", "the standby that synchronized_standby_slots names is stopped", |g, r| Box::pin(postgres::standby_away(g, r))),
-    needs(Need::Nameserver, "dns-hangs", "the name server answers after 20 s, while the broker is unreachable and the walsender is terminated", |g, r| Box::pin(network::dns_hangs(g, r))),
+    only(Source::Log, needs(Need::Parking, "dead-letters-locked", "the dead-letter table is locked in ACCESS EXCLUSIVE mode", |g, r| Box::pin(postgres::dead_letters_locked(g, r)))),
+    only(Source::Log, needs(Need::Standby, "standby-away", "the standby that synchronized_standby_slots names is stopped", |g, r| Box::pin(postgres::standby_away(g, r)))),
+    needs(Need::Nameserver, "dns-hangs", "the name server answers after 20 s, while the broker is unreachable and the router loses its session", |g, r| Box::pin(network::dns_hangs(g, r))),
 ];
 
 const fn kind(
@@ -153,10 +162,30 @@ const fn needs(
     what: &'static str,
     inject: for<'g> fn(&'g mut Ground, StdRng) -> Injecting<'g>,
 ) -> Kind {
-    Kind { name, what, need, inject }
+    Kind { name, what, need, only: None, inject }
+}
+
+/// A kind that is possible only with this source.
+const fn only(source: Source, kind: Kind) -> Kind {
+    Kind { only: Some(source), ..kind }
 }
 
 impl Kind {
+    /// Whether it is possible with this source.
+    pub(crate) fn fits(&self, source: Source) -> bool {
+        self.only.is_none_or(|only| only == source)
+    }
+
+    /// A note for `--list`.
+    pub(crate) fn note(&self) -> String {
+        let only = match self.only {
+            Some(Source::Log) => " (not with --source poll)",
+            Some(Source::Poll) => " (with --source poll)",
+            None => "",
+        };
+        format!("{}{only}", self.need.note())
+    }
+
     pub(crate) async fn inject(&self, ground: &mut Ground, random: StdRng) -> anyhow::Result<Injected> {
         (self.inject)(ground, random).await
     }
@@ -164,6 +193,7 @@ impl Kind {
 
 /// The servers, routers and observers of a campaign.
 pub(crate) struct Ground {
+    pub(crate) source: Source,
     pub(crate) router: Router,
     /// Reads the standard error of all routers.
     pub(crate) log: Arc<LogReader>,
@@ -177,7 +207,7 @@ pub(crate) struct Ground {
     pub(crate) watch: Watch,
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     pub(crate) ledger: Arc<Ledger>,
-    /// The routers other than the active one.
+    /// The routers other than the active one; other active ones if they poll.
     pub(crate) standbys: Vec<Router>,
     /// Whether every second router started cannot send large events.
     pub(crate) park: bool,
@@ -207,7 +237,7 @@ impl Ground {
 
     /// With standbys, waits for an active router. One that has taken over becomes `router`.
     pub(crate) async fn follow_the_active(&mut self, injected: &mut Injected) -> anyhow::Result<()> {
-        if self.standbys.is_empty() {
+        if self.standbys.is_empty() || !self.source.has_standbys() {
             return Ok(());
         }
         // a router that has just lost its session may still report that it is active
@@ -235,6 +265,12 @@ impl Ground {
             }
         }
         Ok(false)
+    }
+
+    /// # Errors
+    /// A router ended by itself.
+    pub(crate) fn check_running(&mut self) -> anyhow::Result<()> {
+        self.standbys.iter_mut().chain([&mut self.router]).try_for_each(Router::check_running)
     }
 
     async fn kill_router(&mut self) -> anyhow::Result<Dead> {
@@ -267,6 +303,8 @@ pub(crate) fn survived(began: Instant, back: Instant, what: String) -> Injected 
         left: Left::Process,
         on_its_way: true,
         broker_late: None,
+        outlasted_lease: false,
+        kept_locked: 0,
         asked: None,
         withheld: None,
         names: &[],

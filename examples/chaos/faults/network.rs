@@ -145,9 +145,9 @@ pub(super) async fn postgres_server_cut_broker_hole(
     large(&ground.postgres, &ground.ledger, ROWS, random.random()).await?;
     pause(&mut random, 1_000..2_000).await;
     ground.to_postgres.sever(ports);
-    // longer than a router may assume that it holds the slot without an answer
-    let (least, most) =
-        (WAL_SENDER_TIMEOUT.as_millis() as u64 + 1_000, WAL_SENDER_TIMEOUT.as_millis() as u64 + 4_000);
+    // longer than a router may assume without an answer that it still holds the slot or its claims
+    let alone = ground.source.without_answer().as_millis() as u64;
+    let (least, most) = (alone + 1_000, alone + 4_000);
     let time = pause(&mut random, least..most).await;
     ground.to_kafka.hold(HashSet::new());
     Ok(survived(began, Instant::now(), format!("for {} ms", time.as_millis())))

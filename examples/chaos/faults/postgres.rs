@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 
 use tokio::time::sleep;
 
-use super::{Ground, SLOT, pause, pause_for_a_reason, survived};
+use super::{Ground, pause, pause_for_a_reason, survived};
 use crate::injected::Injected;
 use crate::services::Server::Postgres;
 use crate::writers::{connect, large};
@@ -49,17 +49,14 @@ pub(super) async fn kill_with_router(ground: &mut Ground, mut random: StdRng) ->
     ground.revive(dead, Some(back), String::new())
 }
 
-pub(super) async fn terminate_walsender(ground: &mut Ground, _: StdRng) -> anyhow::Result<Injected> {
+pub(super) async fn terminate_sessions(ground: &mut Ground, _: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     terminate(ground).await?;
     Ok(survived(began, Instant::now(), String::new()))
 }
 
 pub(super) async fn terminate(ground: &Ground) -> anyhow::Result<()> {
-    let sql = format!(
-        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
-    );
-    ground.execute(&sql).await
+    ground.execute(&ground.source.terminate_sessions()).await
 }
 
 pub(super) async fn checkpoint(ground: &mut Ground, _: StdRng) -> anyhow::Result<Injected> {

@@ -9,9 +9,10 @@ use rand::rngs::StdRng;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::{Dead, Ground, WAL_SENDER_TIMEOUT, pause, pause_for_a_reason, postgres, survived};
+use super::{Dead, Ground, pause, pause_for_a_reason, postgres, survived};
 use crate::injected::{Injected, Left};
 use crate::intake::lock;
+use crate::source::Freeze;
 use crate::stage::outbox_table::topic_of;
 use crate::writers::{LARGE, large};
 
@@ -87,11 +88,12 @@ pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::R
     let began = Instant::now();
     ground.watch.begin_downtime();
     ground.router.freeze()?;
-    let frozen = WAL_SENDER_TIMEOUT + Duration::from_millis(random.random_range(200..2_000));
-    sleep(frozen).await;
+    let Freeze { time, outlasts_lease } = ground.source.freeze(&mut random, !ground.standbys.is_empty());
+    sleep(time).await;
     ground.router.thaw()?;
     ground.watch.end_downtime();
-    Ok(survived(began, Instant::now(), format!("for {} ms", frozen.as_millis())))
+    let what = format!("for {} ms", time.as_millis());
+    Ok(Injected { outlasted_lease: outlasts_lease, ..survived(began, Instant::now(), what) })
 }
 
 /// Terminates the session as well, so that the router has something to log.

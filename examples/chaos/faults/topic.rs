@@ -20,15 +20,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) async fn small(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
     let name = choose(&mut random);
-    alter(ground, &name, &[("max.message.bytes", "2000")]).await?;
+    limit(ground, &name, Some(2_000)).await?;
     let time = pause(&mut random, 500..2_000).await;
-    // the broker's default applies again
-    alter(ground, &name, &[]).await?;
+    limit(ground, &name, None).await?;
     Ok(survived(began, Instant::now(), format!("{name} for {} ms", time.as_millis())))
 }
 
-fn choose(random: &mut StdRng) -> String {
+/// One of the topics of the small transactions.
+pub(super) fn choose(random: &mut StdRng) -> String {
     topic_of(ALL_TYPES.get(random.random_range(0..2)).copied().unwrap_or_default())
+}
+
+/// Sets the largest batch that the topic accepts; `None`: the broker's default.
+pub(super) async fn limit(ground: &Ground, topic: &str, bytes: Option<u32>) -> anyhow::Result<()> {
+    let bytes = bytes.map(|bytes| bytes.to_string());
+    let settings: Vec<_> = bytes.iter().map(|bytes| ("max.message.bytes", bytes.as_str())).collect();
+    alter(ground, topic, &settings).await
 }
 
 /// Replaces all settings of a topic.
