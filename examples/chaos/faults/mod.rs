@@ -137,6 +137,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("kafka-away", "the router's connections to the broker are reset, and new ones too, for a while", |g, r| Box::pin(network::kafka_away(g, r))),
     kind("postgres-server-cut", "a proxy between router and Postgres closes the connections to the server and keeps those to the router open", |g, r| Box::pin(network::postgres_server_cut(g, r))),
     kind("postgres-server-cut-broker-hole", "the same while nothing passes between that router and the broker, after a large transaction", |g, r| Box::pin(network::postgres_server_cut_broker_hole(g, r))),
+    only(Source::Poll, kind("router-isolated", "nothing passes between a router and both servers for longer than its lease, during a large transaction", |g, r| Box::pin(network::router_isolated(g, r)))),
     only(Source::Poll, kind("rows-locked", "an application locks due rows for 2 to 5 s", |g, r| Box::pin(rows::locked(g, r)))),
     only(Source::Poll, kind("rows-refused", "max.message.bytes of one topic is so low that rows are refused, while `dead-letters retry --all` runs again and again", |g, r| Box::pin(rows::refused(g, r)))),
     only(Source::Poll, kind("rows-deleted", "published rows are deleted, and the table is vacuumed", |g, r| Box::pin(rows::deleted(g, r)))),

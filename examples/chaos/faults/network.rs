@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rand::Rng;
 use rand::rngs::StdRng;
+use tokio::time::sleep;
 
 use super::{Ground, WAL_SENDER_TIMEOUT, pause, postgres, survived};
 use crate::injected::Injected;
@@ -151,6 +152,28 @@ pub(super) async fn postgres_server_cut_broker_hole(
     let time = pause(&mut random, least..most).await;
     ground.to_kafka.hold(HashSet::new());
     Ok(survived(began, Instant::now(), format!("for {} ms", time.as_millis())))
+}
+
+/// As if the router's machine were cut off while it has rows claimed and records queued. Others take the rows over when the lease
+/// expires; what is queued must not be sent after that.
+pub(super) async fn router_isolated(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
+    const ROWS: std::ops::Range<u64> = 5_000..15_000;
+    let began = Instant::now();
+    large(&ground.postgres, &ground.ledger, random.random_range(ROWS), random.random()).await?;
+    pause(&mut random, 0..150).await;
+    let ports = ports(ground)?;
+    ground.to_kafka.hold(ports.clone());
+    // so that a question to Postgres may have to wait when the claims run out
+    let before = pause(&mut random, 0..6_000).await;
+    ground.to_postgres.hold(ports);
+    let alone =
+        ground.source.without_answer() - before + Duration::from_millis(random.random_range(200..4_000));
+    sleep(alone).await;
+    ground.to_kafka.hold(HashSet::new());
+    pause(&mut random, 0..500).await;
+    ground.to_postgres.hold(HashSet::new());
+    let what = format!("for {} ms, and Postgres for {} ms", (before + alone).as_millis(), alone.as_millis());
+    Ok(survived(began, Instant::now(), what))
 }
 
 /// The local ports of the active router.
