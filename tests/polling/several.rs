@@ -4,7 +4,10 @@ use rand::Rng;
 
 use crate::polling::polled;
 use crate::support::comparison::{Repeats, same};
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
+use crate::support::mock::Mock;
+use crate::support::proxy::{Network, Proxy};
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::signal::Signal;
@@ -51,6 +54,38 @@ async fn nothing_is_lost_or_reordered_while_routers_are_killed_and_frozen() {
         router.assert_running();
         router.stop().await;
     }
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Late).await;
+}
+
+/// Others take its rows over then, and it must not send them any more.
+#[tokio::test]
+async fn a_router_that_is_cut_off_ends_its_session_before_its_lease_expires() {
+    let mock = Mock::start(1);
+    let kafka = mock.client();
+    let (outbox, settings) = polled(&kafka).await;
+    mock.create_topic(&outbox.topic("order"), 3, 1);
+    let proxy = Proxy::to(outbox.address());
+    let settings = settings.set("source.lease", "10s").reached_at(&outbox, &proxy.address());
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..3).await;
+    outbox.all_published().await;
+    mock.down(1);
+    outbox.insert_numbers("order", "a", 3..500).await;
+    // later than the claim, so that an answer that is awaited for the time of a lease comes after it
+    let claimed_a_while_ago = "SELECT coalesce(max(lease_until) < now() + interval '8 s', false)::text FROM outbox_router.poll_claims WHERE NOT ended";
+    eventually("rows are claimed for a while", async || {
+        (outbox.text(claimed_a_while_ago).await == "true").then_some(())
+    })
+    .await;
+    proxy.set(Network::BLACK_HOLE);
+    let expired = "SELECT coalesce(max(lease_until) < now(), true)::text FROM outbox_router.poll_claims WHERE NOT ended";
+    eventually("the lease expires", async || (outbox.text(expired).await == "true").then_some(())).await;
+    assert!(router.log().contains("gave no answer within"), "{}", router.log());
+    mock.up(1);
+    proxy.set(Network::OPEN);
+    outbox.all_published().await;
+    router.assert_running();
+    router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Late).await;
 }
 

@@ -99,6 +99,7 @@ pub async fn start(mut parts: WorkerParts) -> Result<(RouterChannels, JoinHandle
         orphans_at: now,
         set_back_at: now,
         reported_idle: false,
+        sink_closed: false,
     };
     Ok((of_router, tokio::spawn(worker.run())))
 }
@@ -120,6 +121,8 @@ struct Worker {
     orphans_at: Instant,
     set_back_at: Instant,
     reported_idle: bool,
+    /// Nothing more is sent.
+    sink_closed: bool,
 }
 
 /// Why the worker ends.
@@ -157,6 +160,7 @@ impl Worker {
                 self.claims.apply(result);
             }
         }
+        self.sink_closed = true;
         match timeout(END_TIMEOUT, self.finish()).await {
             Ok(Ok(())) => self.parts.session.close().await,
             Ok(Err(Exit::Failed(error))) => {
@@ -221,6 +225,9 @@ impl Worker {
 
     /// Runs a message of one or more transactions.
     async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let until = self.claims.unacknowledged_until().filter(|_| !self.sink_closed);
+        let limit = answer_limit(until, Instant::now(), self.parts.lease);
+        self.parts.session.set_answer_timeout(Some(limit));
         let answer = self.parts.session.query(sql).await;
         if let Err(QueryError::Server { .. }) = &answer {
             // fails if the server has ended the session, which the answer tells
@@ -447,6 +454,15 @@ impl Worker {
     }
 }
 
+/// How long to wait for an answer. While rows are on their way to Kafka, no longer than until the deadline of the first: a session that
+/// only waited would send them when others have taken them over.
+fn answer_limit(unacknowledged_until: Option<Instant>, now: Instant, lease: Duration) -> Duration {
+    unacknowledged_until.map_or(lease, |deadline| {
+        // a statement that begins just before the deadline may take a moment
+        deadline.saturating_duration_since(now).clamp(lease / 10, lease)
+    })
+}
+
 /// The first column of an answer is the number of claims of this router that were found.
 fn verify_ownership(answer: Option<&Row>) -> Result<(), Exit> {
     match answer.and_then(|row| row.get(0)) {
@@ -455,5 +471,26 @@ fn verify_ownership(answer: Option<&Row>) -> Result<(), Exit> {
             "the lease of claimed rows has expired, and another router has taken them over",
         ))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_awaited_no_longer_than_rows_may_be_sent() {
+        let (now, lease) = (Instant::now(), Duration::from_secs(30));
+        let seconds = Duration::from_secs;
+        let cases = [
+            (None, seconds(30)),
+            (Some(now + seconds(20)), seconds(20)),
+            (Some(now + seconds(1)), seconds(3)),
+            (Some(now), seconds(3)),
+            (now.checked_sub(seconds(1)), seconds(3)),
+        ];
+        for (until, expected) in cases {
+            assert_eq!(answer_limit(until, now, lease), expected, "{until:?}");
+        }
     }
 }

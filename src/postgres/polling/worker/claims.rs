@@ -112,6 +112,11 @@ impl Claims {
         self.claims.front().map(|claim| claim.deadline)
     }
 
+    /// The deadline of the first claim with rows of which nothing is known.
+    pub(super) fn unacknowledged_until(&self) -> Option<Instant> {
+        self.claims.iter().find(|claim| claim.rows.iter().any(|row| !row.known)).map(|claim| claim.deadline)
+    }
+
     /// The claims whose deadline has passed.
     pub(super) fn past(&self, now: Instant) -> Vec<i64> {
         self.claims.iter().filter(|claim| claim.deadline <= now).map(|claim| claim.id).collect()
@@ -237,6 +242,23 @@ mod tests {
         assert!(claims.apply(published(4)) && !claims.apply(published(1)));
         assert_eq!(claims.to_mark(8), Some(ToMark { positions: vec![21], last: false, retried: true }));
         assert_eq!((claims.unknown(8), claims.unknown_positions()), (2, vec![20, 22]));
+    }
+
+    #[test]
+    fn a_claim_of_which_everything_is_known_has_no_deadline() {
+        let first = Instant::now();
+        let second = first + std::time::Duration::from_secs(1);
+        let mut claims = Claims::default();
+        assert_eq!(claims.unacknowledged_until(), None);
+        for (id, deadline) in [(7, first), (8, second)] {
+            let mut claim = Claim::new(id, deadline);
+            (0..2).for_each(|position| claim.add(position, false, 100));
+            claims.add(claim);
+        }
+        for (number, expected) in [(0, Some(first)), (1, Some(second)), (3, Some(second)), (2, None)] {
+            claims.apply(published(number));
+            assert_eq!(claims.unacknowledged_until(), expected, "{number}");
+        }
     }
 
     #[test]
