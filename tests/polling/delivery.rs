@@ -3,6 +3,7 @@
 use crate::polling::{BY_STATUS, polled};
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;
+use crate::support::proxy::{Network, Proxy};
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::writers::Writers;
@@ -73,6 +74,26 @@ async fn a_row_that_is_committed_late_is_published() {
     outbox.all_published().await;
     early.commit().await.unwrap();
     outbox.all_published().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// With the default lease an answer is awaited for longer than a standstill may last without a reason.
+#[tokio::test]
+async fn a_router_says_that_postgres_does_not_answer() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let proxy = Proxy::to(outbox.address());
+    let mut router = Router::active(&settings.reached_at(&outbox, &proxy.address())).await;
+    proxy.set(Network::BLACK_HOLE);
+    outbox.insert("order", "a", "{\"n\": 1}").await;
+    let silent = "Postgres has not answered for 8 s";
+    router.shows("the reason", |status| status["reason"].as_str()?.starts_with(silent).then_some(())).await;
+    assert!(router.get("/readyz").is_some_and(|(status, text)| status == 503 && text.contains(silent)));
+    assert!(router.log().contains(silent) && !router.log().contains("gave no answer"), "{}", router.log());
+    proxy.set(Network::OPEN);
+    outbox.all_published().await;
+    router.ready().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }

@@ -33,6 +33,8 @@ pub enum FromWorker {
     Counted(CountedRows),
     /// Nothing was due, and no row of this router is in flight.
     Nothing,
+    /// Why Postgres is waited for; `None`: it answers again.
+    Silent(Option<String>),
     /// The session cannot go on.
     Failed(Error),
 }

@@ -6,6 +6,7 @@
 
 mod claims;
 
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a row that another transaction has locked is left alone.
 const LOCKED_PAUSE: Duration = Duration::from_secs(1);
+
+/// After how long without an answer Postgres is said to be silent. Whatever stands still has a reason within ten seconds.
+const SILENT_AFTER: Duration = Duration::from_secs(8);
 
 /// How long the end of a session may take to store what is known.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -228,10 +232,31 @@ impl Worker {
         let until = self.claims.unacknowledged_until().filter(|_| !self.sink_closed);
         let limit = answer_limit(until, Instant::now(), self.parts.lease);
         self.parts.session.set_answer_timeout(Some(limit));
-        let answer = self.parts.session.query(sql).await;
+        let answer = self.answer(sql).await;
         if let Err(QueryError::Server { .. }) = &answer {
             // fails if the server has ended the session, which the answer tells
             let _ = self.parts.session.query("ROLLBACK").await;
+        }
+        answer
+    }
+
+    /// Runs a message, and says so if the answer does not come.
+    async fn answer(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let mut answer = pin!(self.parts.session.query(sql));
+        if let Ok(answer) = timeout(SILENT_AFTER, &mut answer).await {
+            return answer;
+        }
+        let reason = format!(
+            "Postgres has not answered for {} s: it hangs, or the network drops or delays what is sent to it",
+            SILENT_AFTER.as_secs()
+        );
+        tracing::warn!(peer = "postgres", reason, "no events are read from Postgres");
+        // a source that is closed needs no reason
+        let _ = self.channels.to_source.send(FromWorker::Silent(Some(reason)));
+        let answer = answer.await;
+        if answer.is_ok() {
+            tracing::info!(peer = "postgres", "Postgres answers again");
+            let _ = self.channels.to_source.send(FromWorker::Silent(None));
         }
         answer
     }

@@ -42,6 +42,8 @@ pub struct TableSource {
     failed: Option<Error>,
     /// The worker has found nothing to claim since the last rows.
     nothing_due: bool,
+    /// Why the worker waits for Postgres.
+    silent: Option<String>,
     /// The session ends once nothing is due.
     until_nothing_due: bool,
     monitor: Monitor,
@@ -75,6 +77,7 @@ impl TableSource {
             number: 0,
             failed: None,
             nothing_due: false,
+            silent: None,
             until_nothing_due,
             monitor,
         }
@@ -104,6 +107,7 @@ impl TableSource {
             }
             FromWorker::Counted(rows) => self.monitor.counted_rows(rows),
             FromWorker::Nothing => self.nothing_due = true,
+            FromWorker::Silent(why) => self.silent = why,
             FromWorker::Failed(error) => self.failed = Some(error),
         }
     }
@@ -240,7 +244,7 @@ impl Source for TableSource {
     }
 
     fn health(&self) -> Option<Stalled> {
-        None
+        self.silent.as_ref().map(|reason| Stalled { peer: Peer::Postgres, reason: reason.clone() })
     }
 
     fn is_log_verified(&self) -> bool {
