@@ -86,9 +86,14 @@ pub(super) async fn stop(ground: &mut Ground, mut random: StdRng) -> anyhow::Res
 
 pub(super) async fn freeze(ground: &mut Ground, mut random: StdRng) -> anyhow::Result<Injected> {
     let began = Instant::now();
+    let Freeze { time, outlasts_lease } = ground.source.freeze(&mut random, !ground.standbys.is_empty());
+    if outlasts_lease {
+        // so that it has claimed rows
+        large(&ground.postgres, &ground.ledger, random.random_range(LARGE_ROWS), random.random()).await?;
+        pause(&mut random, 0..100).await;
+    }
     ground.watch.begin_downtime();
     ground.router.freeze()?;
-    let Freeze { time, outlasts_lease } = ground.source.freeze(&mut random, !ground.standbys.is_empty());
     sleep(time).await;
     ground.router.thaw()?;
     ground.watch.end_downtime();
