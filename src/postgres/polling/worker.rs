@@ -4,9 +4,9 @@
 //! of the lease, the session ends, and the next one claims what is left. Another router that takes over an expired claim ends it;
 //! updates by this router then change nothing.
 
+mod answers;
 mod claims;
 
-use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable};
 use super::table::WAKE_CHANNEL;
 use crate::error::{Error, Peer};
 use crate::progress::Sequence;
+use answers::{answer, answer_limit};
 use claims::{Claim, Claims, Refused};
 
 /// The shortest and the longest pause between two claims while nothing is due.
@@ -48,9 +49,6 @@ const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a row that another transaction has locked is left alone.
 const LOCKED_PAUSE: Duration = Duration::from_secs(1);
-
-/// After how long without an answer Postgres is said to be silent. Whatever stands still has a reason within ten seconds.
-const SILENT_AFTER: Duration = Duration::from_secs(8);
 
 /// How long the end of a session may take to store what is known.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -232,31 +230,10 @@ impl Worker {
         let until = self.claims.unacknowledged_until().filter(|_| !self.sink_closed);
         let limit = answer_limit(until, Instant::now(), self.parts.lease);
         self.parts.session.set_answer_timeout(Some(limit));
-        let answer = self.answer(sql).await;
+        let answer = answer(&mut self.parts.session, sql, &self.channels.to_source).await;
         if let Err(QueryError::Server { .. }) = &answer {
             // fails if the server has ended the session, which the answer tells
             let _ = self.parts.session.query("ROLLBACK").await;
-        }
-        answer
-    }
-
-    /// Runs a message, and says so if the answer does not come.
-    async fn answer(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
-        let mut answer = pin!(self.parts.session.query(sql));
-        if let Ok(answer) = timeout(SILENT_AFTER, &mut answer).await {
-            return answer;
-        }
-        let reason = format!(
-            "Postgres has not answered for {} s: it hangs, or the network drops or delays what is sent to it",
-            SILENT_AFTER.as_secs()
-        );
-        tracing::warn!(peer = "postgres", reason, "no events are read from Postgres");
-        // a source that is closed needs no reason
-        let _ = self.channels.to_source.send(FromWorker::Silent(Some(reason)));
-        let answer = answer.await;
-        if answer.is_ok() {
-            tracing::info!(peer = "postgres", "Postgres answers again");
-            let _ = self.channels.to_source.send(FromWorker::Silent(None));
         }
         answer
     }
@@ -479,15 +456,6 @@ impl Worker {
     }
 }
 
-/// How long to wait for an answer. While rows are on their way to Kafka, no longer than until the deadline of the first: a session that
-/// only waited would send them when others have taken them over.
-fn answer_limit(unacknowledged_until: Option<Instant>, now: Instant, lease: Duration) -> Duration {
-    unacknowledged_until.map_or(lease, |deadline| {
-        // a statement that begins just before the deadline may take a moment
-        deadline.saturating_duration_since(now).clamp(lease / 10, lease)
-    })
-}
-
 /// The first column of an answer is the number of claims of this router that were found.
 fn verify_ownership(answer: Option<&Row>) -> Result<(), Exit> {
     match answer.and_then(|row| row.get(0)) {
@@ -496,26 +464,5 @@ fn verify_ownership(answer: Option<&Row>) -> Result<(), Exit> {
             "the lease of claimed rows has expired, and another router has taken them over",
         ))),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_awaited_no_longer_than_rows_may_be_sent() {
-        let (now, lease) = (Instant::now(), Duration::from_secs(30));
-        let seconds = Duration::from_secs;
-        let cases = [
-            (None, seconds(30)),
-            (Some(now + seconds(20)), seconds(20)),
-            (Some(now + seconds(1)), seconds(3)),
-            (Some(now), seconds(3)),
-            (now.checked_sub(seconds(1)), seconds(3)),
-        ];
-        for (until, expected) in cases {
-            assert_eq!(answer_limit(until, now, lease), expected, "{until:?}");
-        }
     }
 }
