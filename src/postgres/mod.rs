@@ -8,7 +8,8 @@
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> dead_letters             the events that could not be sent
 //!    +--> inbox                    the events of a consumer
-//!    +--> polling                  the rows of an outbox that is polled
+//!    +--> rows                     the rows of an outbox table, by queries
+//!    +--> polling                  those of an outbox that is polled
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod heartbeat;
 pub mod inbox;
 pub mod polling;
 pub mod row_filter;
+pub mod rows;
 pub mod slot_functions;
 pub mod slot_headroom;
 pub mod slot_lock;

@@ -34,7 +34,8 @@ use crate::sink::kafka::{
     DeliveryReports, KafkaEnd, KafkaParts, KafkaSink, Publisher, Suspect, UNUSED_CLIENT_TIMEOUT,
 };
 use crate::sink::row_status::{RowStatus, RowStatusEnd};
-use crate::source::table::{TableSource, place_of_first, rows_up_to};
+use crate::source::table::polled::PolledRows;
+use crate::source::table::rows::{place_of_first, rows_up_to};
 
 /// How long one attempt to connect to Postgres may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A session that is ready to run.
 struct Started {
-    source: TableSource,
+    source: PolledRows,
     pipeline: Pipeline,
     sink: RowStatus<KafkaSink>,
     worker: JoinHandle<()>,
@@ -177,9 +178,9 @@ async fn start(
     let name = config.outbox.table_names();
     tracing::info!(postgres, version, table = name, again = state.was_active, "connected; events flow");
     monitor.state(State::Active);
-    let (oid, messages) = (table.found.oid(), table.found.messages(&table.columns));
+    let (oid, messages) = (table.found.layout.oid(), table.found.layout.messages(&table.columns));
     let source =
-        TableSource::new(from_worker, stopping, oid, messages, state.until.is_some(), monitor.clone());
+        PolledRows::new(from_worker, stopping, oid, messages, state.until.is_some(), monitor.clone());
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(table.outbox, table.router, None, Lsn::INVALID, on_update, monitor.clone());
     let kafka = KafkaParts {
@@ -216,8 +217,8 @@ async fn table(config: &Config, session: &mut Session, state: &SessionState) -> 
     let token = session.query_one("SELECT pg_catalog.gen_random_uuid()").await?;
     let token = token.ok_or_else(|| Error::transient(Peer::Postgres, "the server has given no answer"))?;
     let statements = found.statements(&config.outbox, polling).ok_or_else(no_table)?;
-    let columns = found.of_events(&config.outbox, router.extra_columns());
-    let oids = [Some(found.oid())];
+    let columns = found.layout.of_events(&config.outbox, router.extra_columns());
+    let oids = [Some(found.layout.oid())];
     Ok(Table { found, statements, columns, router, outbox: outbox.with_oids(oids), token })
 }
 

@@ -8,16 +8,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::postgres::rows::TableRow;
 use crate::progress::Sequence;
-
-/// A row that this router has claimed.
-#[derive(Debug)]
-pub struct ClaimedRow {
-    /// When it was inserted, or else claimed.
-    pub inserted: PgTimestamp,
-    /// The values of the columns that were asked for.
-    pub values: Vec<Option<String>>,
-}
 
 /// What the worker says to the source.
 #[derive(Debug)]
@@ -25,7 +17,7 @@ pub enum FromWorker {
     /// The next rows. Their numbers follow on those of the rows before.
     Rows {
         /// In the order of their positions.
-        rows: Vec<ClaimedRow>,
+        rows: Vec<TableRow>,
         /// Until when they may be sent.
         send_by: Instant,
     },

@@ -1,20 +1,16 @@
 //! The columns of the table that is polled.
 
+use pg_logical::QueryError;
 use pg_logical::conninfo::ConnInfo;
-use pg_logical::pgoutput::wire::Wire;
 use pg_logical::quoting::{identifier, literal};
-use pg_logical::session::{Row, Session};
-use pg_logical::{Oid, QueryError};
+use pg_logical::session::Session;
 
 use super::sql::PolledTable;
 use crate::config::polling::StatusColumns;
 use crate::config::{Outbox, Polling, TableName};
 use crate::error::{Error, ErrorCode, Remedy, Step};
-use crate::outbox::{ExtraColumn, FIELDS};
 use crate::postgres::administrator::init_remedy;
-
-/// date, timestamp, timestamptz
-const TIMES: [u32; 3] = [1082, 1114, 1184];
+use crate::postgres::rows::layout::TableLayout;
 
 /// The channel on which inserts are notified.
 pub const WAKE_CHANNEL: &str = "outbox_router";
@@ -38,26 +34,15 @@ pub fn wakes(oid: &str) -> String {
     )
 }
 
-/// The table, as its catalogues describe it.
+/// A table that can be polled.
 #[derive(Debug)]
 pub struct Found {
-    oid: u32,
-    name: TableName,
-    columns: Vec<Column>,
+    /// Its columns.
+    pub layout: TableLayout,
     /// Whether positions are drawn by `next_position`.
     bounded: bool,
-    partitioned: bool,
     /// Whether inserts wake pollers.
     wakes: bool,
-}
-
-#[derive(Debug)]
-struct Column {
-    name: String,
-    type_id: u32,
-    modifier: i32,
-    /// The schema and name of a user-defined type, or of the base type of a domain.
-    named: Option<(String, String)>,
 }
 
 impl Found {
@@ -68,35 +53,20 @@ impl Found {
         polling: &Polling,
     ) -> Result<Option<Self>, QueryError> {
         let Some(name) = outbox.tables.first() else { return Ok(None) };
+        let Some(layout) = TableLayout::query(session, name).await? else { return Ok(None) };
+        let oid = layout.oid().0;
         let sql = format!(
-            "SELECT c.oid, a.attname, a.atttypid::pg_catalog.oid, a.atttypmod, \
-             CASE WHEN a.atttypid >= 16384 THEN CASE b.typnamespace WHEN 'pg_catalog'::pg_catalog.regnamespace THEN '' \
-             ELSE b.typnamespace::pg_catalog.regnamespace::text END END, b.typname, \
-             coalesce(a.attname = {} AND EXISTS (SELECT FROM pg_catalog.pg_depend e JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid \
-             JOIN pg_catalog.pg_namespace s ON s.oid = p.pronamespace WHERE e.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass \
-             AND e.objid = d.oid AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
-             AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), false), c.relkind, {} \
-             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-             JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-             JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) \
-             LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum \
-             WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+             JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND e.objid = d.oid \
+             AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
+             JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid JOIN pg_catalog.pg_namespace s ON s.oid = p.pronamespace \
+             WHERE a.attrelid = {oid} AND a.attname = {} AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), {}",
             literal(&polling.columns.position),
-            wakes("c.oid"),
-            literal(&name.schema),
-            literal(&name.name)
+            wakes(&oid.to_string())
         );
         let rows = session.query(&sql).await?;
-        let Some(oid) = rows.first().and_then(|row| row.get(0)?.parse().ok()) else { return Ok(None) };
-        Ok(Some(Found {
-            oid,
-            name: name.clone(),
-            columns: rows.iter().filter_map(Column::of).collect(),
-            bounded: rows.iter().any(|row| row.get(6) == Some("t")),
-            partitioned: rows.iter().any(|row| row.get(7) == Some("p")),
-            wakes: rows.iter().any(|row| row.get(8) == Some("t")),
-        }))
+        let is_true = |column| rows.first().and_then(|row| row.get(column)) == Some("t");
+        Ok(Some(Found { layout, bounded: is_true(0), wakes: is_true(1) }))
     }
 
     /// Looks the table up, and refuses one that cannot be polled.
@@ -117,7 +87,7 @@ impl Found {
                 init_remedy("Create it", conninfo),
             ));
         };
-        if found.partitioned {
+        if found.layout.is_partitioned() {
             return Err(Error::refused(
                 ErrorCode::NotPrepared,
                 format!("{name} is partitioned, and only a table without partitions can be polled"),
@@ -155,7 +125,7 @@ impl Found {
             .map(|(_, name)| {
                 format!(
                     "pg_catalog.has_column_privilege({}::pg_catalog.oid, {}, 'UPDATE')",
-                    self.oid,
+                    self.layout.oid().0,
                     literal(name)
                 )
             })
@@ -169,94 +139,24 @@ impl Found {
              LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'poll_claims' \
              LEFT JOIN pg_catalog.pg_class s ON s.relnamespace = n.oid AND s.relname = 'outbox_position'",
             updated.join(" AND "),
-            oid = self.oid
+            oid = self.layout.oid().0
         )
     }
 
     /// The statements for the table as it is.
     pub fn statements(&self, outbox: &Outbox, polling: &Polling) -> Option<PolledTable> {
-        let created_at = outbox.columns.created_at.as_ref();
-        let is_time = |column: &Column| Some(&column.name) == created_at && TIMES.contains(&column.type_id);
-        let has_time = self.columns.iter().any(is_time);
+        let has_time = outbox.columns.created_at.as_ref().is_some_and(|name| self.layout.has_time(name));
         Some(PolledTable::of(outbox, polling)?.with(self.bounded, has_time))
     }
 
     /// The columns for the state of a row that the table lacks.
     fn missing<'a>(&self, columns: &'a StatusColumns) -> Vec<&'a str> {
-        let is_missing = |name: &&str| self.columns.iter().all(|column| column.name != *name);
-        columns.by_key().map(|(_, name)| name).filter(is_missing).collect()
-    }
-
-    /// The names of those columns that events are made of, in the order of the table.
-    pub fn of_events(&self, outbox: &Outbox, extra: &[ExtraColumn]) -> Vec<String> {
-        let columns = &outbox.columns;
-        let wanted = |name: &str| {
-            FIELDS.iter().any(|field| field.column(columns) == Some(name))
-                || extra.iter().any(|extra| extra.name == name)
-        };
-        self.columns.iter().map(|column| column.name.clone()).filter(|name| wanted(name)).collect()
-    }
-
-    /// The messages with which a stream would describe a table of these columns.
-    pub fn messages(&self, columns: &[String]) -> Vec<Vec<u8>> {
-        let columns: Vec<&Column> =
-            self.columns.iter().filter(|column| columns.contains(&column.name)).collect();
-        let mut messages: Vec<Vec<u8>> = columns
-            .iter()
-            .filter_map(|column| {
-                let (schema, name) = column.named.as_ref()?;
-                Some(Wire::of(b'Y').u32(column.type_id).string(schema).string(name).0)
-            })
-            .collect();
-        let count = i16::try_from(columns.len()).unwrap_or(i16::MAX);
-        let TableName { schema, name } = &self.name;
-        let head = Wire::of(b'R').u32(self.oid).string(schema).string(name).u8(b'd').i16(count);
-        let relation = columns.iter().fold(head, |wire, column| {
-            wire.u8(0).string(&column.name).u32(column.type_id).u32(column.modifier.cast_unsigned())
-        });
-        messages.push(relation.0);
-        messages
+        columns.by_key().map(|(_, name)| name).filter(|name| !self.layout.has(name)).collect()
     }
 
     /// Whether a trigger on the table notifies [`WAKE_CHANNEL`] of inserts.
     pub fn wakes(&self) -> bool {
         self.wakes
-    }
-
-    /// The table's OID.
-    pub fn oid(&self) -> Oid {
-        Oid(self.oid)
-    }
-}
-
-impl Column {
-    fn of(row: &Row) -> Option<Self> {
-        let named = row.get(4).map(str::to_owned).zip(row.get(5).map(str::to_owned));
-        Some(Column {
-            name: row.get(1)?.to_owned(),
-            type_id: row.get(2)?.parse().ok()?,
-            modifier: row.get(3)?.parse().ok()?,
-            named,
-        })
-    }
-}
-
-/// Writes the Insert message of a row into `message`.
-pub fn write_insert(message: &mut Vec<u8>, table: Oid, values: &[Option<String>]) {
-    message.clear();
-    message.push(b'I');
-    message.extend(table.0.to_be_bytes());
-    message.push(b'N');
-    message.extend(u16::try_from(values.len()).unwrap_or(u16::MAX).to_be_bytes());
-    for value in values {
-        match value {
-            None => message.push(b'n'),
-            Some(text) => {
-                message.push(b't');
-                message.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
-                message.extend(text.as_bytes());
-            }
-        }
     }
 }
 

@@ -17,11 +17,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::messages::{
-    ClaimedRow, CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
+    CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
 };
 use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable};
 use super::table::WAKE_CHANNEL;
 use crate::error::{Error, Peer};
+use crate::postgres::rows::TableRow;
 use crate::progress::Sequence;
 use answers::{answer, answer_limit};
 use claims::{Claim, Claims, Refused};
@@ -281,8 +282,7 @@ impl Worker {
             let values: Vec<_> = (3..row.len()).map(|index| row.get(index).map(str::to_owned)).collect();
             let bytes = values.iter().flatten().map(String::len).sum();
             claim.add(position, row.get(1) == Some("t"), bytes);
-            claimed
-                .push(ClaimedRow { inserted: number(2).map_or(now, PgTimestamp::from_unix_micros), values });
+            claimed.push(TableRow { inserted: number(2).map_or(now, PgTimestamp::from_unix_micros), values });
         }
         self.pause = IDLE.0;
         self.claim_at = if claimed.len() >= limit { begun } else { begun + IDLE.0 };
