@@ -7,6 +7,7 @@ pub mod import_debezium;
 pub mod inbox;
 pub mod init;
 pub mod maintain;
+pub mod replay;
 pub mod shards;
 pub mod slot;
 pub mod tail;
@@ -28,6 +29,7 @@ use import_debezium::ImportDebeziumArgs;
 use inbox::InboxArgs;
 use init::InitArgs;
 use maintain::MaintainArgs;
+use replay::ReplayArgs;
 use shards::{ShardArgs, ShardsCommand};
 use slot::SlotArgs;
 use tail::TailArgs;
@@ -191,6 +193,9 @@ pub enum Command {
     /// Show, retry or discard parked events
     #[command(after_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
+    /// Send rows of the outbox table again
+    #[command(after_help = replay::HELP)]
+    Replay(ReplayArgs),
     /// Show the events of a consumer's inbox, and retry, discard or forget them
     #[command(after_help = inbox::HELP)]
     Inbox(InboxArgs),
@@ -248,6 +253,7 @@ impl Command {
         let connection = match self {
             Command::Slot(SlotArgs { connection, .. })
             | Command::DeadLetters(DeadLettersArgs { connection, .. })
+            | Command::Replay(ReplayArgs { connection, .. })
             | Command::Tail(TailArgs { connection, .. })
             | Command::Status(StatusArgs { connection, .. })
             | Command::Shards(ShardsCommand::Change { connection, .. }) => connection,

@@ -21,6 +21,7 @@ mod network;
 mod password_command;
 mod polling;
 mod postgres_connection;
+mod replay;
 mod routing;
 mod secure_connection;
 mod security;

@@ -146,6 +146,24 @@ struct Version {
 }
 
 impl Checkpoint {
+    /// In place of a checkpoint, for a loop that stores none.
+    pub fn none() -> Checkpoint {
+        Checkpoint {
+            epoch: 0,
+            slot: String::new(),
+            system_identifier: String::new(),
+            timeline: 0,
+            position: Position::default(),
+            fingerprint: LogFingerprint::Unknown,
+            definition: StreamDefinition::default(),
+            replay: None,
+            parked: None,
+            retried: Vec::new(),
+            exactly_once: false,
+            stopped: None,
+        }
+    }
+
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
         let transaction = |position: &Position| {

@@ -20,6 +20,8 @@ mod print;
 mod quoted;
 mod raw;
 mod read;
+mod replay;
+pub mod replayed;
 mod route;
 pub mod schema;
 mod shards;
@@ -42,9 +44,11 @@ use pattern::Pattern;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::{Secret, quoting};
 pub use polling::Polling;
+pub use replay::ReplayLimits;
 pub use route::*;
 pub use shards::Shards;
 pub use source::{Place, Problem};
+pub(crate) use units::parse_duration;
 
 use crate::shards::Shard;
 use crate::topic_name;
@@ -76,6 +80,8 @@ pub struct Config {
     pub heartbeat: Option<Duration>,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
+    /// `[replay]`
+    pub replay: ReplayLimits,
     /// `[contracts]`; `None`: payloads are not checked.
     pub contracts: Option<ContractSettings>,
     /// `[shards]`

@@ -31,6 +31,7 @@ pub(super) struct RawConfig {
     pub(super) bookmarks: Table<RawBookmarks>,
     pub(super) heartbeat: Table<RawHeartbeat>,
     pub(super) dead_letters: Table<RawDeadLetters>,
+    pub(super) replay: Table<RawReplay>,
     pub(super) contracts: Table<RawContracts>,
     pub(super) shards: Table<RawShards>,
     pub(super) log: Table<RawLog>,
@@ -47,6 +48,13 @@ pub(super) struct RawPostgres {
     pub(super) wal_sender_timeout: Value,
     pub(super) catch_up: Value,
     pub(super) catch_up_lag: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawReplay {
+    pub(super) max_events: Value,
+    pub(super) max_events_per_day: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -88,11 +88,7 @@ impl Route {
         }
         let names = templates.into_iter().flat_map(Template::values).map(|value| &value.name);
         let conditions = rules.iter().flat_map(|rule| &rule.conditions).map(|condition| &condition.name);
-        names.chain(conditions).find_map(|name| match name {
-            Name::Source(SourceValue::Schema | SourceValue::Table) => None,
-            Name::Source(value) => Some(*value),
-            _ => None,
-        })
+        names.chain(conditions).find_map(Name::of_log)
     }
 
     /// All templates for topics without duplicates, starting with `topic`.

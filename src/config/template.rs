@@ -169,6 +169,11 @@ impl Template {
         template
     }
 
+    /// Whether it needs a value that only the log has.
+    pub(super) fn needs_log(&self) -> bool {
+        self.values().any(|value| value.name.of_log().is_some())
+    }
+
     fn push_value(&mut self, name: Name) {
         self.parts.push(Part::Value(Value { name, filters: Vec::new() }));
     }
@@ -248,6 +253,15 @@ impl Value {
 }
 
 impl Name {
+    /// The value, if only the log has it.
+    pub(super) fn of_log(&self) -> Option<SourceValue> {
+        match self {
+            Name::Source(SourceValue::Schema | SourceValue::Table) => None,
+            Name::Source(value) => Some(*value),
+            _ => None,
+        }
+    }
+
     /// Parses a name from between `${` and `}`.
     pub(super) fn parse(name: &str) -> Result<Self, TemplateError> {
         Ok(match name.split_once('.') {

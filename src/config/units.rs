@@ -27,7 +27,7 @@ pub(super) const SIZE_FORM: &str = "a size like \"512KiB\", \"32MiB\" or a numbe
 
 /// Parses a duration: the sum of numbers with the units d, h, m, s and ms. `0` needs no unit; any other number without one is
 /// refused as ambiguous.
-pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest == "0" {
         return Some(Duration::ZERO);

@@ -191,6 +191,11 @@ codes! {
     InboxMissing = 8101, "the database has no inbox", None, "";
     InboxEventUnknown = 8102, "the inbox has no such event", None, "";
     InboxEventTaken = 8103, "a worker has the event", None, "";
+    // 8200: replays of rows
+    ReplayUnknown = 8201, "there is no such replay to continue", None, "";
+    ReplayRunning = 8202, "another replay is running", None, "";
+    ReplayTooLarge = 8203, "more events match than may be sent again", None, "";
+    ReplayImpossible = 8204, "the rows cannot be sent again from the table", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

@@ -10,6 +10,7 @@
 //!    +--> inbox                    the events of a consumer
 //!    +--> rows                     the rows of an outbox table, by queries
 //!    +--> polling                  those of an outbox that is polled
+//!    +--> replays                  who has asked for rows again
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod dead_letters;
 pub mod heartbeat;
 pub mod inbox;
 pub mod polling;
+pub mod replays;
 pub mod row_filter;
 pub mod rows;
 pub mod slot_functions;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::unroutable::Unroutable;
+use crate::config::Config;
 use crate::config::pattern::Pattern;
 use crate::outbox::printable;
 use crate::topic_name::{self, TopicNameError};
@@ -59,6 +60,14 @@ impl Allowed {
         }
         Ok(())
     }
+}
+
+/// Whether events may be sent to this topic.
+///
+/// # Errors
+/// Why not.
+pub fn check_topic(config: &Config, topic: &str) -> Result<(), Unroutable> {
+    Allowed::new(&config.topics.allow, config.delivery.positions_topic.as_deref()).check(topic)
 }
 
 #[cfg(test)]

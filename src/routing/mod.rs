@@ -23,6 +23,7 @@ mod value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use allowed::check_topic;
 pub use contract_topic::contract_topic;
 pub(crate) use filters::apply as apply_filters;
 pub use headers::Headers;

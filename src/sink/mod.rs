@@ -2,5 +2,6 @@
 
 pub mod dead_letters;
 pub mod kafka;
+pub mod leave_out;
 pub mod row_status;
 pub mod stdout;

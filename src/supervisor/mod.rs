@@ -31,7 +31,7 @@ use crate::relay::{Outcome, Refusal};
 use crate::sink::kafka::{SentAlone, Suspect};
 use crate::source::slot::{SlotEnd, SlotLeft};
 use crate::unsendable::with_parking;
-use backoff::Backoff;
+pub(crate) use backoff::Backoff;
 use session::{SessionEnded, StartError};
 use session_state::SessionState;
 pub use shard_runner::{Router, run_all};

@@ -15,7 +15,7 @@ use super::connections::transient_if_active;
 use super::session::{SessionEnded, StartError, until_stopped};
 use super::session_state::SessionState;
 use super::startup::{connecting_to_kafka, connecting_to_postgres};
-use crate::checkpoint::{Checkpoint, LogFingerprint, StreamDefinition};
+use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
@@ -187,7 +187,8 @@ async fn start(
         publisher,
         delivery_reports,
         store: CheckpointStore::Off,
-        resumed_from: no_checkpoint(),
+        // rows that are not marked are where it resumes
+        resumed_from: Checkpoint::none(),
         transaction_size: state.transaction_size,
         transaction_timeout: transaction_timeout(config),
         suspect: state.suspect,
@@ -225,22 +226,4 @@ async fn table(config: &Config, session: &mut Session, state: &SessionState) -> 
 /// The configuration makes sure that there is one.
 fn no_table() -> Error {
     Error::transient(Peer::Postgres, "there is no table to poll")
-}
-
-/// In place of a checkpoint: a router that polls resumes at the rows that are not marked.
-fn no_checkpoint() -> Checkpoint {
-    Checkpoint {
-        epoch: 0,
-        slot: String::new(),
-        system_identifier: String::new(),
-        timeline: 0,
-        position: Position::default(),
-        fingerprint: LogFingerprint::Unknown,
-        definition: StreamDefinition::default(),
-        replay: None,
-        parked: None,
-        retried: Vec::new(),
-        exactly_once: false,
-        stopped: None,
-    }
 }

@@ -191,6 +191,10 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::InboxMissing, Decides("the operator knows the database and its administrator")),
     (Code::InboxEventUnknown, Decides(ARGUMENTS)),
     (Code::InboxEventTaken, Decides("the worker has to end, or its lease to expire")),
+    (Code::ReplayUnknown, Decides(ARGUMENTS)),
+    (Code::ReplayRunning, Decides("the other replay has to end")),
+    (Code::ReplayTooLarge, Decides(ARGUMENTS)),
+    (Code::ReplayImpossible, Decides("the operator knows what the table has, and what the records need")),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

@@ -131,7 +131,7 @@ After a refusal `run` exits with 1, 2 or 3; 3 means that going on could lose or 
 ";
 
 /// The pages, by the first two digits of their codes.
-const GROUPS: [(u16, &str); 14] = [
+const GROUPS: [(u16, &str); 15] = [
     (10, "the connection to Postgres"),
     (11, "the Postgres server"),
     (20, "configuration and commands"),
@@ -145,6 +145,7 @@ const GROUPS: [(u16, &str); 14] = [
     (70, "shards"),
     (80, "the end-to-end check"),
     (81, "the inbox of a consumer"),
+    (82, "replays of rows"),
     (90, "bugs"),
 ];
 

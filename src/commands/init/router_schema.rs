@@ -6,7 +6,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
     what: "router's schema",
     title: "schema outbox_router",
     history: "outbox_router.refinery_schema_history",
-    tables: &["dead_letters", "slots", "poll_claims"],
+    tables: &["dead_letters", "slots", "poll_claims", "replays"],
     files: &[
         Migration {
             version: 1,
@@ -29,6 +29,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             name: "poll_claims",
             sql: include_str!("../../../migrations/V5__poll_claims.sql"),
         },
+        Migration { version: 6, name: "replays", sql: include_str!("../../../migrations/V6__replays.sql") },
     ],
 };
 
@@ -46,6 +47,7 @@ mod tests {
             "6794008413197093658",
             "3344146211584871952",
             "4372394796082884502",
+            "4434196090459725650",
         ];
         assert_eq!(checksums, known);
     }

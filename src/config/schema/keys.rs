@@ -402,6 +402,13 @@ pub(in crate::config) const KEYS: &[Key] = &[
         Default::Number(1_000),
         "how many aggregates may be parked; an event without an aggregate counts as one. Exceeding this stops the router",
     ),
+    number("replay.max_events", (1, i64::MAX), Default::None, "how many events one `replay` may send; default: any number"),
+    number(
+        "replay.max_events_per_day",
+        (1, i64::MAX),
+        Default::None,
+        "how many events all replays within a day may send; default: any number",
+    ),
     key(
         "contracts.directory",
         Kind::Path,

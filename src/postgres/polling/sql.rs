@@ -27,10 +27,6 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL 
      SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
      SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp";
 
-/// The settings with which values are read, as [`pg_logical::connect::VALUE_TEXT`].
-const VALUE_TEXT: &str = "SET LOCAL DateStyle = 'ISO'; SET LOCAL TimeZone = 'UTC'; SET LOCAL IntervalStyle = 'postgres'; \
-     SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'";
-
 /// The first column of the answer to [`PolledTable::claim`].
 pub const BUSY: &str = "busy";
 

@@ -8,8 +8,9 @@ use pg_logical::{Oid, QueryError};
 use crate::config::{Outbox, TableName};
 use crate::outbox::{ExtraColumn, FIELDS};
 
-/// date, timestamp, timestamptz
-const TIMES: [u32; 3] = [1082, 1114, 1184];
+const DATE: u32 = 1082;
+const TIMESTAMP: u32 = 1114;
+const TIMESTAMPTZ: u32 = 1184;
 
 /// A table, as its catalogues describe it.
 #[derive(Debug)]
@@ -74,7 +75,21 @@ impl TableLayout {
 
     /// Whether it has this column, and its values are dates or times.
     pub fn has_time(&self, name: &str) -> bool {
-        self.columns.iter().any(|column| column.name == name && TIMES.contains(&column.type_id))
+        self.is_of(name, &[DATE, TIMESTAMP, TIMESTAMPTZ])
+    }
+
+    /// Whether it has this column, and its values are times of a day.
+    pub fn has_timestamp(&self, name: &str) -> bool {
+        self.is_of(name, &[TIMESTAMP, TIMESTAMPTZ])
+    }
+
+    /// Whether they have no time zone.
+    pub fn has_local_timestamp(&self, name: &str) -> bool {
+        self.is_of(name, &[TIMESTAMP])
+    }
+
+    fn is_of(&self, name: &str, types: &[u32]) -> bool {
+        self.columns.iter().any(|column| column.name == name && types.contains(&column.type_id))
     }
 
     /// The names of those columns that events are made of, in the order of the table.

@@ -1,8 +1,32 @@
 //! Reading the rows of an outbox table by queries.
 
 pub mod layout;
+pub mod page;
+pub mod reader;
 
 use pg_logical::PgTimestamp;
+
+/// The settings with which values are read, as [`pg_logical::connect::VALUE_TEXT`], for one transaction: behind a pooler, a session has
+/// no settings of its own.
+pub const VALUE_TEXT: &str = "SET LOCAL DateStyle = 'ISO'; SET LOCAL TimeZone = 'UTC'; SET LOCAL IntervalStyle = 'postgres'; \
+     SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'";
+
+/// A statement in a transaction that only reads, with functions and operators of Postgres itself, and times in UTC.
+pub fn read_only(statement: &str) -> String {
+    transaction("READ ONLY", statement)
+}
+
+/// Statements in a transaction that may write, whatever the database's default is. The rest is as for [`read_only`].
+pub fn read_write(statements: &str) -> String {
+    transaction("READ WRITE", statements)
+}
+
+fn transaction(access: &str, statements: &str) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED {access}; {VALUE_TEXT}; SET LOCAL statement_timeout = 0; \
+         SET LOCAL search_path = pg_catalog, pg_temp; {statements}; COMMIT"
+    )
+}
 
 /// A row of the table.
 #[derive(Debug)]

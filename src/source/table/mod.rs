@@ -4,4 +4,5 @@
 //! a session.
 
 pub mod polled;
+pub mod replayed;
 pub mod rows;

@@ -9,7 +9,7 @@ use crate::error::{Error, Peer};
 use crate::pipeline::Change;
 use crate::postgres::rows::TableRow;
 use crate::postgres::rows::layout::write_insert;
-use crate::progress::{Landmark, Partial};
+use crate::progress::{Landmark, Partial, Position};
 use crate::relay::Read;
 
 /// Rows that are not consumed yet, each with what the source has to know about it.
@@ -52,6 +52,10 @@ impl<T> Rows<T> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     /// If a row begins next: what the source knows about it.
@@ -120,6 +124,11 @@ pub fn rows_up_to(place: Partial) -> u64 {
     place.final_lsn.0 / 2
 }
 
+/// How many rows of a session lie before this position.
+pub(super) fn rows_before(position: Position) -> u64 {
+    position.flush.0.saturating_sub(1) / 2
+}
+
 /// In place of the LSN of a commit record: that of the row with this number.
 fn commit_of(number: u64) -> Lsn {
     Lsn(number.saturating_mul(2).saturating_add(2))
@@ -173,7 +182,10 @@ mod tests {
     fn places_tell_how_many_rows_are_before_them() {
         for number in 0..5 {
             assert_eq!(rows_up_to(place_of_first(number + 1)), number + 1);
+            let behind = Position { flush: end_of(number), partial: None };
+            assert_eq!(rows_before(behind), number + 1);
         }
+        assert_eq!(rows_before(Position::default()), 0);
     }
 
     #[test]
@@ -183,6 +195,6 @@ mod tests {
         assert_eq!(rows.consume(), None);
         assert_eq!(rows.beginning(), None);
         assert_eq!((rows.consume(), rows.consume()), (None, Some(0)));
-        assert_eq!(rows.beginning(), Some(&1));
+        assert_eq!((rows.beginning(), rows.len()), (Some(&1), 1));
     }
 }

@@ -2,7 +2,8 @@
 
 use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
-use super::{BEGIN, BUSY, MAX_ROWS_BEHIND, PolledTable, VALUE_TEXT};
+use super::{BEGIN, BUSY, MAX_ROWS_BEHIND, PolledTable};
+use crate::postgres::rows::VALUE_TEXT;
 
 /// How many rows one claim looks at.
 const MAX_ROWS_SCANNED: usize = 20_000;

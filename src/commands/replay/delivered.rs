@@ -1,0 +1,73 @@
+//! Which rows the router has delivered.
+
+use pg_logical::quoting::{identifier, literal};
+use pg_logical::session::Session;
+
+use super::arguments::now;
+use crate::config::Config;
+use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::postgres::rows::read_only;
+
+/// Conditions on `q` for rows that the router had delivered, and what tells which: of an earlier request, or now. It does not send
+/// others out of turn.
+pub(super) async fn delivered(
+    session: &mut Session,
+    config: &Config,
+    earlier: Option<&str>,
+) -> Result<(Vec<String>, String), Error> {
+    if let Some(polling) = &config.polling {
+        let columns = &polling.columns;
+        let [status, at, error] =
+            [&columns.status, &columns.published_at, &columns.last_error].map(|name| identifier(name));
+        let horizon = match earlier {
+            Some(earlier) => earlier.to_owned(),
+            None => now(session).await?.to_string(),
+        };
+        // rows that were published before polling have no time; those that somebody has discarded have an error instead
+        let condition = format!(
+            "q.{status} = {} AND (q.{at} <= 'epoch'::timestamptz + {} * interval '1 microsecond' OR q.{at} IS NULL AND q.{error} IS NULL)",
+            literal(&polling.status.published),
+            horizon.parse::<i64>().unwrap_or_default()
+        );
+        return Ok((vec![condition], horizon));
+    }
+    let horizon = match earlier {
+        Some(earlier) => earlier.to_owned(),
+        None => oldest_transaction(session, config).await?,
+    };
+    // whatever has an older transaction had ended before the confirmed position of each slot
+    let mut conditions = vec![format!("age(q.xmin) > age({}::xid)", literal(&horizon))];
+    let parked = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                  WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
+    if session.query_one(&read_only(parked)).await?.as_deref() == Some("t") {
+        // they are sent in their turn once somebody retries them; a cast would trim a text of fixed length
+        let id = identifier(&config.outbox.columns.id);
+        conditions.push(format!(
+            "NOT EXISTS (SELECT FROM outbox_router.dead_letters d WHERE d.event_id = concat(q.{id}))"
+        ));
+    }
+    Ok((conditions, horizon))
+}
+
+/// The oldest `catalog_xmin` of the router's slots.
+async fn oldest_transaction(session: &mut Session, config: &Config) -> Result<String, Error> {
+    let slots = config.slots_of_all_shards();
+    let names: Vec<String> = slots.iter().map(|slot| literal(slot)).collect();
+    let sql = format!(
+        "SELECT s.catalog_xmin FROM pg_replication_slots s WHERE s.slot_name IN ({}) AND s.database = current_database() \
+         AND s.wal_status IS DISTINCT FROM 'lost' ORDER BY age(s.catalog_xmin) DESC NULLS FIRST",
+        names.join(", ")
+    );
+    let found = session.query(&read_only(&sql)).await?;
+    let oldest = found.first().and_then(|row| row.get(0)).filter(|_| found.len() == slots.len());
+    oldest.map(str::to_owned).ok_or_else(|| {
+        Error::refused(
+            ErrorCode::ReplayImpossible,
+            format!(
+                "it is not known which rows were delivered: a slot does not exist or is lost, of {}",
+                slots.join(", ")
+            ),
+            Remedy::steps([Step::new("Look what is wrong with the slot").typing("outbox-router check")]),
+        )
+    })
+}

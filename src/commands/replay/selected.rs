@@ -1,0 +1,275 @@
+//! Which rows are sent again: the table, the times, the filters, and those that the router has delivered.
+
+use std::sync::Arc;
+
+use pg_logical::session::Session;
+
+use super::arguments::{moment, now, readable, verify};
+use super::delivered::delivered;
+use super::order::{order, warn_without_index};
+use crate::cli::replay::ReplayArgs;
+use crate::config::{Config, TableName};
+use crate::contracts::Contracts;
+use crate::error::{Error, ErrorCode};
+use crate::outbox::Field;
+use crate::postgres::replays::{Request, Selection};
+use crate::postgres::rows::layout::TableLayout;
+use crate::postgres::rows::page::{Cursor, RowQuery, is_one_of};
+use crate::postgres::rows::reader::{Extent, RowReader};
+use crate::replay::Conversion;
+use crate::routing::check_topic;
+use crate::utc::Utc;
+
+/// The rows, and what becomes of them.
+pub(super) struct Selected {
+    pub(super) conversion: Conversion,
+    /// The names of headers and members that only the log can fill.
+    pub(super) omitted: Vec<String>,
+    pub(super) table: TableName,
+    /// The rows that match, and that were delivered before `horizon`.
+    query: RowQuery,
+    pub(super) horizon: String,
+    /// How many rows match that may not be delivered yet, at most [`MANY`].
+    pub(super) not_delivered: u64,
+    /// Whether the time is that of the insert, and not of the transaction's start or anything else.
+    pub(super) of_insert: bool,
+    pub(super) since: Option<i64>,
+    pub(super) until: i64,
+    pub(super) selection: Selection,
+    pub(super) topic: Option<String>,
+}
+
+/// So many rows are not counted exactly.
+pub(super) const MANY: u64 = 10_000;
+
+/// In microseconds, how far a clock of local time may be ahead of one in UTC.
+const FURTHEST_ZONE: i64 = 14 * 3_600_000_000;
+
+/// What the rows are read from.
+struct Wanted<'a> {
+    table: &'a TableName,
+    since: Option<i64>,
+    until: Option<i64>,
+    selection: Selection,
+    topic: Option<String>,
+    mark: String,
+    /// Of an earlier request: which rows were delivered, and what orders rows of the same time.
+    earlier: Option<(&'a str, &'a str)>,
+}
+
+impl Selected {
+    /// What the arguments select.
+    pub(super) async fn of(
+        session: &mut Session,
+        config: &Config,
+        contracts: Option<Arc<Contracts>>,
+        args: &ReplayArgs,
+    ) -> Result<Self, Error> {
+        let now = now(session).await?;
+        let since = match &args.since {
+            Some(text) => Some(moment(session, "--since", text, now).await?),
+            None => None,
+        };
+        let until = match &args.until {
+            Some(text) => Some(moment(session, "--until", text, now).await?),
+            None => None,
+        };
+        let ends = until.unwrap_or(now);
+        if since.is_some_and(|since| since >= ends) {
+            return Err(Error::usage(
+                ErrorCode::CommandLine,
+                format!("--since, {}, is not before --until, {}", Utc(since.unwrap_or_default()), Utc(ends)),
+                "Exchange or correct them",
+            ));
+        }
+        let selection = Selection {
+            types: args.types.clone(),
+            aggregates: args.aggregates.clone(),
+            aggregate_types: args.aggregate_types.clone(),
+            ids: args.ids.clone(),
+        };
+        let (table, topic) = (table(config, args.table.as_deref())?, args.topic.clone());
+        let mark = Utc(now).to_string();
+        let wanted = Wanted { table, since, until, selection, topic, mark, earlier: None };
+        Self::find(session, config, contracts, wanted).await
+    }
+
+    /// The same rows as in an earlier request.
+    pub(super) async fn again(
+        session: &mut Session,
+        config: &Config,
+        contracts: Option<Arc<Contracts>>,
+        request: &Request,
+    ) -> Result<Self, Error> {
+        let Request { outbox, since, until, selection, topic, mark, horizon, order_by, .. } = request;
+        let table = config.outbox.tables.iter().find(|table| table.in_sql() == *outbox);
+        let table = table.ok_or_else(|| {
+            Error::refused(
+                ErrorCode::ReplayImpossible,
+                format!("the replay is of {outbox}, which is not the outbox table of this configuration"),
+                "Continue it with the configuration with which it was begun",
+            )
+        })?;
+        let wanted = Wanted {
+            table,
+            since: *since,
+            until: Some(*until),
+            selection: selection.clone(),
+            topic: topic.clone(),
+            mark: mark.clone(),
+            earlier: Some((horizon, order_by)),
+        };
+        Self::find(session, config, contracts, wanted).await
+    }
+
+    async fn find(
+        session: &mut Session,
+        config: &Config,
+        contracts: Option<Arc<Contracts>>,
+        wanted: Wanted<'_>,
+    ) -> Result<Self, Error> {
+        let Wanted { table, since, until, selection, topic, mark, earlier } = wanted;
+        if let Some(topic) = &topic {
+            check_topic(config, topic).map_err(|why| {
+                Error::usage(
+                    ErrorCode::CommandLine,
+                    format!("--topic: {why}"),
+                    "Name another topic, or add it to `[topics] allow`",
+                )
+            })?;
+        }
+        let (for_rows, omitted) = config.for_rows(topic.as_deref()).map_err(|needs| {
+            Error::refused(
+                ErrorCode::ReplayImpossible,
+                format!("`[route]`: `{}` uses a value that only the log has", needs.0),
+                "Use `outbox-router slot reset`, or name a topic with --topic if it is only about the topic",
+            )
+        })?;
+        let layout = TableLayout::query(session, table).await?.ok_or_else(|| {
+            Error::refused(
+                ErrorCode::TableMissing,
+                format!("the outbox table {table} does not exist in this database"),
+                "Correct `[outbox] table`, or the database in `[postgres] url`",
+            )
+        })?;
+        let created_at =
+            Field::CreatedAt.column(&config.outbox.columns).filter(|name| layout.has_timestamp(name));
+        let created_at = created_at.ok_or_else(|| {
+            Error::refused(
+                ErrorCode::ReplayImpossible,
+                format!("{table} has no column of the type timestamptz or timestamp with the time of the insert, which `[outbox.columns]` names as `created_at`"),
+                "Name one, or use `outbox-router slot reset`",
+            )
+        })?;
+        let until = match until {
+            Some(until) => until,
+            // their clock may be ahead; rows that are not delivered are not sent in any case
+            None if layout.has_local_timestamp(created_at) => {
+                now(session).await?.saturating_add(FURTHEST_ZONE)
+            }
+            None => now(session).await?,
+        };
+        let columns = Conversion::columns(&for_rows, &layout);
+        let order = order(session, config, &layout, table, created_at).await?;
+        if let Some((_, before)) = earlier.filter(|(_, before)| *before != order.ties.join(", ")) {
+            return Err(Error::refused(
+                ErrorCode::ReplayImpossible,
+                format!("rows of the same time had another order when the replay was begun: {before}"),
+                "Begin another replay of the rows that are left",
+            ));
+        }
+        let mut query = RowQuery::new(table, created_at, order.ties, columns.clone());
+        let columns_of = &config.outbox.columns;
+        let filters = [
+            (Field::EventType, "--type", &selection.types),
+            (Field::AggregateId, "--aggregate", &selection.aggregates),
+            (Field::AggregateType, "--aggregate-type", &selection.aggregate_types),
+            (Field::Id, "--id", &selection.ids),
+        ];
+        for (field, option, values) in filters {
+            if values.is_empty() {
+                continue;
+            }
+            let Some(column) = field.column(columns_of) else {
+                return Err(Error::usage(
+                    ErrorCode::CommandLine,
+                    format!("{option}: `[outbox.columns]` names no such column"),
+                    "Leave it out",
+                ));
+            };
+            verify(session, table, column, option, values).await?;
+            query = query.only(is_one_of(column, values));
+        }
+        warn_without_index(session, table, created_at).await?;
+        let (delivered, horizon) = delivered(session, config, earlier.map(|(horizon, _)| horizon)).await?;
+        let not_delivered = match earlier {
+            Some(_) => 0,
+            None => {
+                let sql = query.count_others(since, until, &delivered, MANY);
+                let others = session.query_one(&sql).await.map_err(readable)?;
+                others.and_then(|others| others.parse().ok()).unwrap_or_default()
+            }
+        };
+        for condition in delivered {
+            query = query.only(condition);
+        }
+        let of_insert = order.of_insert && !layout.has_local_timestamp(created_at);
+        let conversion = Conversion { config: Arc::new(for_rows), contracts, layout, columns, mark };
+        let table = table.clone();
+        Ok(Selected {
+            conversion,
+            omitted,
+            table,
+            query,
+            horizon,
+            not_delivered,
+            of_insert,
+            since,
+            until,
+            selection,
+            topic,
+        })
+    }
+
+    /// What orders rows of the same time.
+    pub(super) fn order_by(&self) -> String {
+        self.query.order_by()
+    }
+
+    /// Begins to read, after this row if there is one.
+    pub(super) async fn reader(
+        &self,
+        session: &mut Session,
+        after: Option<Cursor>,
+    ) -> Result<RowReader, Error> {
+        let extent = Extent { since: self.since, until: self.until, after };
+        RowReader::begin(session, self.query.clone(), extent).await.map_err(readable)
+    }
+}
+
+fn table<'a>(config: &'a Config, named: Option<&str>) -> Result<&'a TableName, Error> {
+    let tables = &config.outbox.tables;
+    let found = match (named, tables.as_slice()) {
+        (None, [table]) => Some(table),
+        (None, _) => None,
+        (Some(name), tables) => {
+            tables.iter().find(|table| table.to_string() == name || table.in_sql() == name)
+        }
+    };
+    found.ok_or_else(|| {
+        let names = config.outbox.table_names();
+        let (what, remedy) = match (tables.is_empty(), named) {
+            (true, _) => (
+                "no outbox table is configured, so nothing can be read from one".to_owned(),
+                "Use `outbox-router slot reset`".to_owned(),
+            ),
+            (false, None) => {
+                ("there are several outbox tables".to_owned(), format!("Name one with --table: {names}"))
+            }
+            (false, Some(name)) => {
+                (format!("--table {name}: it is not an outbox table"), format!("Name one of {names}"))
+            }
+        };
+        Error::usage(ErrorCode::CommandLine, what, remedy)
+    })
+}
