@@ -7,7 +7,7 @@ use pg_logical::session::Session;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::checkpoint::{Checkpoint, Replay};
+use crate::checkpoint::Replay;
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode, Peer};
@@ -20,11 +20,7 @@ use crate::postgres::rows::reader::RowReader;
 use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Window};
 use crate::routing::Router;
-use crate::sink::kafka::checkpoint_topic::CheckpointStore;
-use crate::sink::kafka::properties::transaction_timeout;
-use crate::sink::kafka::{
-    DEFAULT_BATCH_BYTES, DeliveryReports, KafkaParts, KafkaSink, Publisher, Suspect, TransactionSize,
-};
+use crate::sink::kafka::{DEFAULT_BATCH_BYTES, DeliveryReports, KafkaParts, KafkaSink, Publisher, Suspect};
 use crate::sink::leave_out::{LeaveOut, LeftOut};
 use crate::source::table::replayed::{Acknowledged, Page, ReplayedRows};
 use crate::source::table::rows::{place_of_first, rows_up_to};
@@ -135,18 +131,15 @@ pub async fn send(
     let source =
         ReplayedRows::new(from_reader, conversion.layout.oid(), conversion.definitions(), rate, tell.clone());
     let monitor = Monitor::new(config.name.clone());
-    let sink = KafkaSink::new(KafkaParts {
-        publisher,
-        delivery_reports,
-        store: CheckpointStore::Off,
-        resumed_from: Checkpoint::none(),
-        transaction_size: TransactionSize::default(),
-        transaction_timeout: transaction_timeout(config),
-        suspect: if alone == 0 { Suspect::None } else { Suspect::UpTo(place_of_first(alone)) },
-        message_prefix: None,
-        monitor: monitor.clone(),
-        stop: stop.clone(),
-    });
+    let suspect = if alone == 0 { Suspect::None } else { Suspect::UpTo(place_of_first(alone)) };
+    let sending = (publisher, delivery_reports);
+    let sink = KafkaSink::new(KafkaParts::without_checkpoints(
+        config,
+        sending,
+        suspect,
+        monitor.clone(),
+        stop.clone(),
+    ));
     let sink = LeaveOut::new(sink, left_out.clone());
     let window = Window::new(config.delivery.window_records, config.delivery.window_bytes);
     let timeout = config.delivery.shutdown_timeout;

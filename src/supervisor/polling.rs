@@ -15,7 +15,6 @@ use super::connections::transient_if_active;
 use super::session::{SessionEnded, StartError, until_stopped};
 use super::session_state::SessionState;
 use super::startup::{connecting_to_kafka, connecting_to_postgres};
-use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, State};
@@ -28,8 +27,6 @@ use crate::postgres::polling::worker::{self, WorkerParts};
 use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Window};
 use crate::routing::Router;
-use crate::sink::kafka::checkpoint_topic::CheckpointStore;
-use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::kafka::{
     DeliveryReports, KafkaEnd, KafkaParts, KafkaSink, Publisher, Suspect, UNUSED_CLIENT_TIMEOUT,
 };
@@ -183,19 +180,9 @@ async fn start(
         PolledRows::new(from_worker, stopping, oid, messages, state.until.is_some(), monitor.clone());
     let on_update = config.outbox.on_update;
     let pipeline = Pipeline::new(table.outbox, table.router, None, Lsn::INVALID, on_update, monitor.clone());
-    let kafka = KafkaParts {
-        publisher,
-        delivery_reports,
-        store: CheckpointStore::Off,
-        // rows that are not marked are where it resumes
-        resumed_from: Checkpoint::none(),
-        transaction_size: state.transaction_size,
-        transaction_timeout: transaction_timeout(config),
-        suspect: state.suspect,
-        message_prefix: None,
-        monitor: monitor.clone(),
-        stop: stop.clone(),
-    };
+    let sending = (publisher, delivery_reports);
+    let kafka =
+        KafkaParts::without_checkpoints(config, sending, state.suspect, monitor.clone(), stop.clone());
     Ok(Started { source, pipeline, sink: RowStatus::new(KafkaSink::new(kafka), results, stored), worker })
 }
 

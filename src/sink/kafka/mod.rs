@@ -55,6 +55,7 @@ use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::Checkpoint;
+use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, TopicCounters};
 use crate::pipeline::PipelineOutput;
@@ -124,6 +125,30 @@ pub(crate) struct KafkaParts {
     pub(crate) monitor: Monitor,
     /// Cancelled when the router is asked to stop.
     pub(crate) stop: CancellationToken,
+}
+
+impl KafkaParts {
+    /// For a loop that stores no checkpoints, because the rows of a table tell where to go on.
+    pub(crate) fn without_checkpoints(
+        config: &Config,
+        (publisher, delivery_reports): (Publisher, Arc<DeliveryReports>),
+        suspect: Suspect,
+        monitor: Monitor,
+        stop: CancellationToken,
+    ) -> Self {
+        KafkaParts {
+            publisher,
+            delivery_reports,
+            store: CheckpointStore::Off,
+            resumed_from: Checkpoint::none(),
+            transaction_size: TransactionSize::default(),
+            transaction_timeout: properties::transaction_timeout(config),
+            suspect,
+            message_prefix: None,
+            monitor,
+            stop,
+        }
+    }
 }
 
 /// One session with Kafka.
