@@ -5,7 +5,6 @@ mod count;
 mod delivered;
 mod list;
 mod order;
-mod progress;
 mod selected;
 mod sending;
 

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::open;
-use super::progress::Progress;
 use super::selected::Selected;
+use crate::commands::progress::CommandProgress;
 use crate::commands::signals::cancelled_by;
 use crate::commands::{ANSWER_TIMEOUT, Completion};
 use crate::config::Config;
@@ -78,7 +78,8 @@ impl<'a> Sending<'a> {
     /// Sends until everything is done, or somebody stops it.
     pub(super) async fn run(mut self, session: Session) -> Result<Completion, Error> {
         let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
-        let mut progress = Progress::new(self.lease.id, self.rows, self.json);
+        let what = format!("replay {}", self.lease.id);
+        let mut progress = CommandProgress::of_rows(what, self.done.rows, self.json);
         let (begun, mut backoff, mut session) = (Instant::now(), Backoff::default(), Some(session));
         let left_out_before = self.done.left_out;
         let complete = loop {
@@ -125,7 +126,7 @@ impl<'a> Sending<'a> {
         &mut self,
         session: &mut Option<Session>,
         left_out_before: u64,
-        progress: &mut Progress,
+        progress: &mut CommandProgress,
         stop: &CancellationToken,
     ) -> Result<End, Error> {
         let starting = async {
@@ -179,7 +180,7 @@ impl<'a> Sending<'a> {
                         Ok(false) => break Err(lost(lease)),
                         Err(error) => break Err(error.into()),
                     }
-                    progress.show(done.rows);
+                    progress.show(done.rows, self.rows);
                     stored = done;
                 }
                 tokio::select! {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::connect;
-use crate::commands::progress::LogProgress;
+use crate::commands::progress::CommandProgress;
 use crate::config::{CatchUp, Config};
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode};
@@ -63,12 +63,16 @@ struct Delivery {
     until: Lsn,
     /// Where each of them began, once it is known.
     starts: Vec<Option<Lsn>>,
-    progress: LogProgress,
+    progress: CommandProgress,
 }
 
 impl Delivery {
     fn new(until: Lsn, quiet: bool) -> Self {
-        Delivery { until, starts: Vec::new(), progress: LogProgress::lines("delivering events", quiet) }
+        Delivery {
+            until,
+            starts: Vec::new(),
+            progress: CommandProgress::of_log_in_lines("delivering events", quiet),
+        }
     }
 
     fn show(&mut self, monitors: &[Monitor]) {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::advice;
 use crate::commands::connect;
-use crate::commands::progress::LogProgress;
+use crate::commands::progress::CommandProgress;
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::outbox::{FIELDS, Outbox, OutboxEvent};
@@ -135,7 +135,7 @@ pub(super) async fn between(
     };
     // never advance the copy
     let status = StandbyStatus { written: start.flush, flushed: start.flush };
-    let mut shown = LogProgress::new("counting events", quiet);
+    let mut shown = CommandProgress::of_log("counting events", quiet);
     let total = end.flush.bytes_since(start.flush);
     let mut timer = tokio::time::interval(STATUS_INTERVAL);
     loop {
