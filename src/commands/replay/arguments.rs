@@ -8,7 +8,7 @@ use crate::advice::OrRemedy;
 use crate::config::TableName;
 use crate::error::{Error, ErrorCode};
 use crate::postgres::rows::page::is_one_of;
-use crate::postgres::rows::read_only;
+use crate::postgres::rows::{micros_of, read_only};
 
 /// What to do if the table cannot be read.
 pub(super) fn readable(error: QueryError) -> Error {
@@ -17,9 +17,8 @@ pub(super) fn readable(error: QueryError) -> Error {
 
 /// The time of the server, in microseconds since 1970.
 pub(super) async fn now(session: &mut Session) -> Result<i64, Error> {
-    let now = session
-        .query_one(&read_only("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"))
-        .await?;
+    let sql = format!("SELECT {}", micros_of("clock_timestamp()"));
+    let now = session.query_one(&read_only(&sql)).await?;
     Ok(now.and_then(|now| now.parse().ok()).unwrap_or_default())
 }
 
@@ -28,7 +27,7 @@ pub(super) async fn moment(session: &mut Session, option: &str, text: &str, now:
     if let Some(ago) = crate::config::parse_duration(text) {
         return Ok(now.saturating_sub(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX)));
     }
-    let sql = format!("SELECT (extract(epoch FROM {}::timestamptz) * 1000000)::bigint", literal(text));
+    let sql = format!("SELECT {}", micros_of(&format!("{}::timestamptz", literal(text))));
     match checked(session, &sql).await? {
         Some(rows) => Ok(rows.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or_default()),
         None => Err(Error::usage(

@@ -6,7 +6,7 @@ use pg_logical::session::Session;
 use super::arguments::now;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
-use crate::postgres::rows::read_only;
+use crate::postgres::rows::{moment, read_only};
 
 /// Conditions on `q` for rows that the router had delivered, and what tells which: of an earlier request, or now. It does not send
 /// others out of turn.
@@ -25,9 +25,9 @@ pub(super) async fn delivered(
         };
         // rows that were published before polling have no time; those that somebody has discarded have an error instead
         let condition = format!(
-            "q.{status} = {} AND (q.{at} <= 'epoch'::timestamptz + {} * interval '1 microsecond' OR q.{at} IS NULL AND q.{error} IS NULL)",
+            "q.{status} = {} AND (q.{at} <= {} OR q.{at} IS NULL AND q.{error} IS NULL)",
             literal(&polling.status.published),
-            horizon.parse::<i64>().unwrap_or_default()
+            moment(horizon.parse().unwrap_or_default())
         );
         return Ok((vec![condition], horizon));
     }

@@ -15,6 +15,7 @@ use pg_logical::quoting::{identifier, literal};
 
 use crate::config::polling::StatusValues;
 use crate::config::{Outbox, Polling};
+use crate::postgres::rows::micros_of;
 
 /// How many rows of one aggregate are claimed or made due at a time once an earlier row of it was refused.
 const MAX_ROWS_BEHIND: usize = 1_000;
@@ -199,9 +200,7 @@ impl PolledTable {
     /// When the row of the alias `q` was inserted, in microseconds since 1970.
     fn inserted(&self) -> String {
         let micros = |column: &String| {
-            format!(
-                "CASE WHEN isfinite(q.{column}) THEN (extract(epoch FROM q.{column}) * 1000000)::bigint END"
-            )
+            format!("CASE WHEN isfinite(q.{column}) THEN {} END", micros_of(&format!("q.{column}")))
         };
         self.created_at.as_ref().map_or_else(|| "NULL::bigint".to_owned(), micros)
     }

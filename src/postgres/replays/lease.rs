@@ -3,12 +3,12 @@
 
 use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::session::Session;
+use pg_logical::session::{Row, Session};
 
-use super::{Done, REMEDY, Request, timestamp};
+use super::{Done, REMEDY, Request};
 use crate::advice::OrRemedy;
 use crate::error::Error;
-use crate::postgres::rows::read_write;
+use crate::postgres::rows::{moment, read_only, read_write};
 
 /// How long a process that is gone keeps others waiting, in seconds.
 pub const SECONDS: u64 = 10;
@@ -33,7 +33,7 @@ pub enum State {
     Finished,
 }
 
-/// No other process sends rows of the outbox of the alias `r`. The transaction holds a lock that makes this true until its end.
+/// A condition: no process sends rows of this outbox, an expression. It holds until the end of a transaction with the [`LOCK`].
 fn nobody_else(outbox: &str) -> String {
     format!(
         "NOT EXISTS (SELECT FROM outbox_router.replays o WHERE o.outbox = {outbox} AND o.finished_at IS NULL \
@@ -43,7 +43,7 @@ fn nobody_else(outbox: &str) -> String {
 
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('outbox-router replay', 0))";
 
-fn lease(row: Option<&pg_logical::session::Row>) -> Option<Lease> {
+fn lease(row: Option<&Row>) -> Option<Lease> {
     let row = row.filter(|row| row.len() == 2)?;
     Some(Lease { id: row.get(0)?.parse().ok()?, token: row.get(1)?.to_owned() })
 }
@@ -87,8 +87,8 @@ pub async fn begin(
         literal(router),
         literal(user),
         literal(outbox),
-        since.map_or_else(|| "NULL".to_owned(), timestamp),
-        timestamp(*until),
+        since.map_or_else(|| "NULL".to_owned(), moment),
+        moment(*until),
         literal(&selection),
         optional(topic.clone()),
         optional(rate.map(|rate| rate.to_string())),
@@ -120,7 +120,7 @@ pub async fn take_over(session: &mut Session, id: u64) -> Result<Option<Lease>, 
 /// # Errors
 /// The table is missing, or the role may not read it.
 pub async fn of_last_day(session: &mut Session, router: &str) -> Result<u64, Error> {
-    let sql = crate::postgres::rows::read_only(&requested_within_a_day(router));
+    let sql = read_only(&requested_within_a_day(router));
     let events = session.query_one(&sql).await.map_err(|error| error.or_remedy(REMEDY))?;
     Ok(events.and_then(|events| events.parse().ok()).unwrap_or_default())
 }
@@ -143,7 +143,7 @@ impl Lease {
             let ties: Vec<String> = last.ties.iter().map(|tie| literal(tie)).collect();
             format!(
                 ", last_inserted_at = {}, last_created_at = {}, last_ties = ARRAY[{}]::text[]",
-                timestamp(last.micros),
+                moment(last.micros),
                 literal(&last.created_at),
                 ties.join(", ")
             )

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode};
 use crate::postgres::rows::page::Cursor;
-use crate::postgres::rows::read_only;
+use crate::postgres::rows::{micros_of, read_only};
 
 /// What to do if the table cannot be used.
 const REMEDY: &str = "Give --url of a role that may read the outbox table and write outbox_router.replays, such as the one that ran \
@@ -114,16 +114,15 @@ pub async fn verify(session: &mut Session) -> Result<(), Error> {
 /// The table is missing, or the role may not read it.
 pub async fn list(session: &mut Session, router: &str, id: Option<u64>) -> Result<Vec<Replay>, Error> {
     let only = id.map_or_else(String::new, |id| format!(" AND id = {id}"));
-    let micros = |column: &str| format!("(extract(epoch FROM {column}) * 1000000)::bigint");
     let sql = read_only(&format!(
         "SELECT id, outbox, {}, {}, selection, topic, rate, mark, horizon, order_by, rows, events, bytes, {}, requested_by, done, left_out, \
          {}, last_created_at, to_json(last_ties), {}, finished_at IS NULL AND lease_until > clock_timestamp() \
          FROM outbox_router.replays WHERE router = {}{only} ORDER BY id DESC LIMIT 1000",
-        micros("since"),
-        micros("until"),
-        micros("requested_at"),
-        micros("last_inserted_at"),
-        micros("finished_at"),
+        micros_of("since"),
+        micros_of("until"),
+        micros_of("requested_at"),
+        micros_of("last_inserted_at"),
+        micros_of("finished_at"),
         literal(router)
     ));
     let rows = session.query(&sql).await.map_err(|error| error.or_remedy(REMEDY))?;
@@ -162,9 +161,4 @@ fn replay(row: &Row) -> Option<Replay> {
         finished_at: number(20),
         runs: row.get(21) == Some("t"),
     })
-}
-
-/// A moment as an expression. In this form it has no limit before Postgres 15.
-fn timestamp(micros: i64) -> String {
-    format!("'epoch'::timestamptz + {micros} * interval '1 microsecond'")
 }

@@ -28,6 +28,16 @@ fn transaction(access: &str, statements: &str) -> String {
     )
 }
 
+/// An expression in microseconds since 1970, of one that is a time.
+pub fn micros_of(time: &str) -> String {
+    format!("(extract(epoch FROM {time}) * 1000000)::bigint")
+}
+
+/// A moment as an expression, from microseconds since 1970. In this form it has no limit before Postgres 15.
+pub fn moment(micros: i64) -> String {
+    format!("'epoch'::timestamptz + {micros} * interval '1 microsecond'")
+}
+
 /// A row of the table.
 #[derive(Debug)]
 pub struct TableRow {

@@ -4,10 +4,9 @@
 //! last row of the page before (keyset pagination). No page depends on how many rows lie before it.
 
 use pg_logical::quoting::{identifier, literal};
-
 use time::OffsetDateTime;
 
-use super::read_only;
+use super::{micros_of, read_only};
 use crate::config::TableName;
 
 /// The years 1 and 9999, which literals can express, in microseconds since 1970.
@@ -40,7 +39,8 @@ pub struct Cursor {
 }
 
 impl RowQuery {
-    /// The rows of a table in the order of the times in `created_at`, and of `ties`, expressions on `q`, within the same time. `columns`: those to read.
+    /// The rows of a table in the order of the times in `created_at`, and of `ties`, expressions on `q`, within the same time.
+    /// `columns`: those to read.
     pub fn new(table: &TableName, created_at: &str, ties: Vec<String>, columns: Vec<String>) -> Self {
         RowQuery {
             table: table.in_sql(),
@@ -61,8 +61,8 @@ impl RowQuery {
     pub fn some_early_time(&self) -> String {
         let RowQuery { table, created_at, .. } = self;
         read_only(&format!(
-            "SELECT (extract(epoch FROM min(q.at)) * 1000000)::bigint FROM (SELECT {created_at} AS at FROM {table} \
-             WHERE isfinite({created_at}) LIMIT 1000) q"
+            "SELECT {} FROM (SELECT {created_at} AS at FROM {table} WHERE isfinite({created_at}) LIMIT 1000) q",
+            micros_of("min(q.at)")
         ))
     }
 
@@ -115,10 +115,11 @@ impl RowQuery {
         }));
         wanted.extend(conditions.iter().cloned());
         read_only(&format!(
-            "SELECT found, (extract(epoch FROM at) * 1000000)::bigint, at::text{}{} FROM (SELECT s.*, count(*) OVER () AS found, \
+            "SELECT found, {}, at::text{}{} FROM (SELECT s.*, count(*) OVER () AS found, \
              sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) - size AS before \
              FROM (SELECT q.{created_at} AS at{keys}, {size} AS size{values} FROM {table} q \
              WHERE {} ORDER BY {order} LIMIT {limit}) s) p WHERE before < {bytes} ORDER BY p.at{}",
+            micros_of("at"),
             numbered(&|number| format!("k{number}::text"), ties.len()),
             numbered(&|number| format!("v{number}"), columns.len()),
             wanted.join(" AND "),
