@@ -140,7 +140,7 @@ pub async fn send(
         monitor.clone(),
         stop.clone(),
     ));
-    let sink = LeaveOut::new(sink, left_out.clone());
+    let sink = LeaveOut::new(sink, left_out);
     let window = Window::new(config.delivery.window_records, config.delivery.window_bytes);
     let timeout = config.delivery.shutdown_timeout;
     let relay =
@@ -156,7 +156,7 @@ pub async fn send(
         Outcome::SourceEnded => return Ok(End::Complete),
         Outcome::Failed(error @ Error::Transient(_)) => return Ok(End::Failed(error)),
         Outcome::Failed(error) => {
-            return Err(left_out.unusable_topic().map_or(error, |why| {
+            return Err(sink.unusable_topic.map_or(error, |why| {
                 Error::refused(ErrorCode::ReplayImpossible, why.with_reason(), why.remedy)
             }));
         }

@@ -24,7 +24,6 @@ struct Events {
     count: u64,
     known: HashSet<String>,
     first: Option<(String, String)>,
-    topic: Option<Unsendable>,
 }
 
 impl LeftOut {
@@ -50,21 +49,14 @@ impl LeftOut {
     pub fn first(&self) -> Option<(String, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).first.clone()
     }
-
-    /// Why a topic cannot be used, which is no reason to leave out its events.
-    pub fn unusable_topic(&self) -> Option<Unsendable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).topic.clone()
-    }
-
-    fn stop(&self, why: Unsendable) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).topic = Some(why);
-    }
 }
 
 /// The sink of one session.
 pub struct LeaveOut<K> {
     inner: K,
     left_out: LeftOut,
+    /// Why a topic cannot be used, which is no reason to leave out its events.
+    unusable_topic: Option<Unsendable>,
 }
 
 /// What the end of a session needs.
@@ -74,12 +66,14 @@ pub struct LeaveOutEnd<L> {
     pub inner: L,
     /// Up to where everything is acknowledged.
     pub position: Position,
+    /// Why a topic cannot be used, if the session has ended because of it.
+    pub unusable_topic: Option<Unsendable>,
 }
 
 impl<K: Sink> LeaveOut<K> {
     /// Wraps `inner`.
     pub fn new(inner: K, left_out: LeftOut) -> Self {
-        LeaveOut { inner, left_out }
+        LeaveOut { inner, left_out, unusable_topic: None }
     }
 }
 
@@ -93,7 +87,7 @@ impl<K: Sink> Sink for LeaveOut<K> {
     fn send(&mut self, output: &PipelineOutput<'_>, sequence: Sequence) -> Result<Sent, NotSent> {
         match self.inner.send(output, sequence) {
             Err(NotSent::Impossible(why)) if why.reason == Reason::Topic => {
-                self.left_out.stop(why.clone());
+                self.unusable_topic = Some(why.clone());
                 Err(NotSent::Impossible(why))
             }
             Err(NotSent::Impossible(why)) => {
@@ -147,8 +141,9 @@ impl<K: Sink> Sink for LeaveOut<K> {
         log_verified: bool,
         note: &mut dyn FnMut(&mut Checkpoint),
     ) -> (Outcome, Self::End) {
-        let (outcome, inner) = self.inner.close(outcome, progress, log_verified, note).await;
-        (outcome, LeaveOutEnd { inner, position: progress.position() })
+        let LeaveOut { inner, unusable_topic, .. } = self;
+        let (outcome, inner) = inner.close(outcome, progress, log_verified, note).await;
+        (outcome, LeaveOutEnd { inner, position: progress.position(), unusable_topic })
     }
 }
 

@@ -3,40 +3,37 @@
 use pg_logical::quoting::{identifier, literal};
 use pg_logical::session::Session;
 
-use super::arguments::now;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::rows::{moment, read_only};
 
-/// Conditions on `q` for rows that the router had delivered, and what tells which: of an earlier request, or now. It does not send
-/// others out of turn.
+/// What tells later which rows are delivered now: the time in microseconds since 1970 if the table is polled, otherwise a transaction id.
+pub(super) async fn horizon(session: &mut Session, config: &Config, now: i64) -> Result<String, Error> {
+    match &config.polling {
+        Some(_) => Ok(now.to_string()),
+        None => oldest_transaction(session, config).await,
+    }
+}
+
+/// Conditions on `q` for rows that the router had delivered at this horizon. It does not send others out of turn.
 pub(super) async fn delivered(
     session: &mut Session,
     config: &Config,
-    earlier: Option<&str>,
-) -> Result<(Vec<String>, String), Error> {
+    horizon: &str,
+) -> Result<Vec<String>, Error> {
     if let Some(polling) = &config.polling {
         let columns = &polling.columns;
         let [status, at, error] =
             [&columns.status, &columns.published_at, &columns.last_error].map(|name| identifier(name));
-        let horizon = match earlier {
-            Some(earlier) => earlier.to_owned(),
-            None => now(session).await?.to_string(),
-        };
         // rows that were published before polling have no time; those that somebody has discarded have an error instead
-        let condition = format!(
+        return Ok(vec![format!(
             "q.{status} = {} AND (q.{at} <= {} OR q.{at} IS NULL AND q.{error} IS NULL)",
             literal(&polling.status.published),
             moment(horizon.parse().unwrap_or_default())
-        );
-        return Ok((vec![condition], horizon));
+        )]);
     }
-    let horizon = match earlier {
-        Some(earlier) => earlier.to_owned(),
-        None => oldest_transaction(session, config).await?,
-    };
     // whatever has an older transaction had ended before the confirmed position of each slot
-    let mut conditions = vec![format!("age(q.xmin) > age({}::xid)", literal(&horizon))];
+    let mut conditions = vec![format!("age(q.xmin) > age({}::xid)", literal(horizon))];
     let parked = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                   WHERE n.nspname = 'outbox_router' AND c.relname = 'dead_letters')";
     if session.query_one(&read_only(parked)).await?.as_deref() == Some("t") {
@@ -46,7 +43,7 @@ pub(super) async fn delivered(
             "NOT EXISTS (SELECT FROM outbox_router.dead_letters d WHERE d.event_id = concat(q.{id}))"
         ));
     }
-    Ok((conditions, horizon))
+    Ok(conditions)
 }
 
 /// The oldest `catalog_xmin` of the router's slots.

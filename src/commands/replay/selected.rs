@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pg_logical::session::Session;
 
 use super::arguments::{moment, now, readable, verify};
-use super::delivered::delivered;
+use super::delivered::{delivered, horizon};
 use super::order::{order, warn_without_index};
 use crate::cli::replay::ReplayArgs;
 use crate::config::{Config, TableName};
@@ -53,8 +53,15 @@ struct Wanted<'a> {
     selection: Selection,
     topic: Option<String>,
     mark: String,
-    /// Of an earlier request: which rows were delivered, and what orders rows of the same time.
-    earlier: Option<(&'a str, &'a str)>,
+    asked: Asked<'a>,
+}
+
+/// When the rows were asked for.
+enum Asked<'a> {
+    /// Now, in microseconds since 1970.
+    Now(i64),
+    /// Earlier.
+    Before(&'a Request),
 }
 
 impl Selected {
@@ -90,7 +97,7 @@ impl Selected {
         };
         let (table, topic) = (table(config, args.table.as_deref())?, args.topic.clone());
         let mark = Utc(now).to_string();
-        let wanted = Wanted { table, since, until, selection, topic, mark, earlier: None };
+        let wanted = Wanted { table, since, until, selection, topic, mark, asked: Asked::Now(now) };
         Self::find(session, config, contracts, wanted).await
     }
 
@@ -101,7 +108,7 @@ impl Selected {
         contracts: Option<Arc<Contracts>>,
         request: &Request,
     ) -> Result<Self, Error> {
-        let Request { outbox, since, until, selection, topic, mark, horizon, order_by, .. } = request;
+        let Request { outbox, since, until, selection, topic, mark, .. } = request;
         let table = config.outbox.tables.iter().find(|table| table.in_sql() == *outbox);
         let table = table.ok_or_else(|| {
             Error::refused(
@@ -117,7 +124,7 @@ impl Selected {
             selection: selection.clone(),
             topic: topic.clone(),
             mark: mark.clone(),
-            earlier: Some((horizon, order_by)),
+            asked: Asked::Before(request),
         };
         Self::find(session, config, contracts, wanted).await
     }
@@ -128,7 +135,7 @@ impl Selected {
         contracts: Option<Arc<Contracts>>,
         wanted: Wanted<'_>,
     ) -> Result<Self, Error> {
-        let Wanted { table, since, until, selection, topic, mark, earlier } = wanted;
+        let Wanted { table, since, until, selection, topic, mark, asked } = wanted;
         if let Some(topic) = &topic {
             check_topic(config, topic).map_err(|why| {
                 Error::usage(
@@ -161,24 +168,27 @@ impl Selected {
                 "Name one, or use `outbox-router slot reset`",
             )
         })?;
-        let until = match until {
-            Some(until) => until,
+        let until = match (until, &asked) {
+            (Some(until), _) => until,
             // their clock may be ahead; rows that are not delivered are not sent in any case
-            None if layout.has_local_timestamp(created_at) => {
-                now(session).await?.saturating_add(FURTHEST_ZONE)
+            (None, Asked::Now(now)) if layout.has_local_timestamp(created_at) => {
+                now.saturating_add(FURTHEST_ZONE)
             }
-            None => now(session).await?,
+            (None, Asked::Now(now)) => *now,
+            (None, Asked::Before(request)) => request.until,
         };
         let columns = Conversion::columns(&for_rows, &layout);
         let order = order(session, config, &layout, table, created_at).await?;
-        if let Some((_, before)) = earlier.filter(|(_, before)| *before != order.ties.join(", ")) {
+        let mut query = RowQuery::new(table, created_at, order.ties, columns.clone());
+        if let Asked::Before(Request { order_by, .. }) = asked
+            && *order_by != query.order_by()
+        {
             return Err(Error::refused(
                 ErrorCode::ReplayImpossible,
-                format!("rows of the same time had another order when the replay was begun: {before}"),
+                format!("rows of the same time had another order when the replay was begun: {order_by}"),
                 "Begin another replay of the rows that are left",
             ));
         }
-        let mut query = RowQuery::new(table, created_at, order.ties, columns.clone());
         let columns_of = &config.outbox.columns;
         let filters = [
             (Field::EventType, "--type", &selection.types),
@@ -201,10 +211,14 @@ impl Selected {
             query = query.only(is_one_of(column, values));
         }
         warn_without_index(session, table, created_at).await?;
-        let (delivered, horizon) = delivered(session, config, earlier.map(|(horizon, _)| horizon)).await?;
-        let not_delivered = match earlier {
-            Some(_) => 0,
-            None => {
+        let horizon = match asked {
+            Asked::Now(now) => horizon(session, config, now).await?,
+            Asked::Before(request) => request.horizon.clone(),
+        };
+        let delivered = delivered(session, config, &horizon).await?;
+        let not_delivered = match asked {
+            Asked::Before(_) => 0,
+            Asked::Now(_) => {
                 let sql = query.count_others(since, until, &delivered, MANY);
                 let others = session.query_one(&sql).await.map_err(readable)?;
                 others.and_then(|others| others.parse().ok()).unwrap_or_default()

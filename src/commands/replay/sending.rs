@@ -40,6 +40,8 @@ pub(super) struct Sending<'a> {
     rows: u64,
     json: bool,
     done: Done,
+    /// How many events were left out before this process began.
+    left_out_before: u64,
     left_out: LeftOut,
     /// How many of the next rows are sent one at a time, because Kafka has refused one of them.
     alone: u64,
@@ -66,13 +68,23 @@ impl<'a> Sending<'a> {
         rows: u64,
         json: bool,
     ) -> Self {
-        let (done, left_out) = (Done::default(), LeftOut::default());
-        Sending { config, selected, lease, rate, rows, json, done, left_out, alone: 0 }
+        Sending {
+            config,
+            selected,
+            lease,
+            rate,
+            rows,
+            json,
+            done: Done::default(),
+            left_out_before: 0,
+            left_out: LeftOut::default(),
+            alone: 0,
+        }
     }
 
     /// The same from where it was interrupted.
     pub(super) fn from(self, done: Done) -> Self {
-        Sending { done, ..self }
+        Sending { left_out_before: done.left_out, done, ..self }
     }
 
     /// Sends until everything is done, or somebody stops it.
@@ -81,10 +93,9 @@ impl<'a> Sending<'a> {
         let what = format!("replay {}", self.lease.id);
         let mut progress = CommandProgress::of_rows(what, self.done.rows, self.json);
         let (begun, mut backoff, mut session) = (Instant::now(), Backoff::default(), Some(session));
-        let left_out_before = self.done.left_out;
         let complete = loop {
             let before = self.done.rows;
-            let ended = self.session(&mut session, left_out_before, &mut progress, &stop).await;
+            let ended = self.session(&mut session, &mut progress, &stop).await;
             if self.done.rows > before {
                 backoff.reset();
             }
@@ -108,24 +119,23 @@ impl<'a> Sending<'a> {
                 }
                 Ok(End::Failed(error)) | Err(error) => {
                     progress.end();
-                    self.release(&mut session, left_out_before).await;
+                    self.release(&mut session).await;
                     return Err(self.with_command(error));
                 }
             }
         };
         progress.end();
-        let stored = complete || self.release(&mut session, left_out_before).await;
+        let stored = complete || self.release(&mut session).await;
         if let Some(session) = session {
             session.close().await;
         }
-        self.report(complete, stored, left_out_before, begun.elapsed())
+        self.report(complete, stored, begun.elapsed())
     }
 
     /// One session with Kafka, from the last row that is known to be done.
     async fn session(
         &mut self,
         session: &mut Option<Session>,
-        left_out_before: u64,
         progress: &mut CommandProgress,
         stop: &CancellationToken,
     ) -> Result<End, Error> {
@@ -156,7 +166,8 @@ impl<'a> Sending<'a> {
         // the session also ends if progress cannot be stored
         let (stop, ended) = (stop.child_token(), CancellationToken::new());
         let before = self.done.clone();
-        let now = |left_out: &LeftOut| {
+        let (lease, left_out, left_out_before) = (&self.lease, self.left_out.clone(), self.left_out_before);
+        let now = || {
             let acknowledged = told.borrow().clone();
             Done {
                 rows: before.rows + acknowledged.rows,
@@ -164,7 +175,6 @@ impl<'a> Sending<'a> {
                 last: acknowledged.last.or_else(|| before.last.clone()),
             }
         };
-        let (lease, left_out) = (&self.lease, &self.left_out);
         let sends = async {
             let end = send(batch, tell, &stop).await;
             ended.cancel();
@@ -173,7 +183,7 @@ impl<'a> Sending<'a> {
         let stores = async {
             let (mut stored, mut renewed) = (before.clone(), None::<Instant>);
             let end = loop {
-                let done = now(left_out);
+                let done = now();
                 if done != stored || renewed.is_none_or(|at| at.elapsed() >= RENEW_EVERY) {
                     match lease.store(&mut storing, &done, State::Runs).await {
                         Ok(true) => renewed = Some(Instant::now()),
@@ -195,7 +205,7 @@ impl<'a> Sending<'a> {
             end
         };
         let (end, stored) = tokio::join!(sends, stores);
-        self.done = now(left_out);
+        self.done = now();
         self.alone = self.alone.saturating_sub(self.done.rows - before.rows);
         stored?;
         if let Ok(End::Complete) = end
@@ -208,8 +218,8 @@ impl<'a> Sending<'a> {
     }
 
     /// Stores how far it has come, so that it can be continued at once. Returns whether that was possible.
-    async fn release(&self, session: &mut Option<Session>, left_out_before: u64) -> bool {
-        let done = Done { left_out: left_out_before + self.left_out.count(), ..self.done.clone() };
+    async fn release(&self, session: &mut Option<Session>) -> bool {
+        let done = Done { left_out: self.left_out_count(), ..self.done.clone() };
         let storing = async {
             let mut storing = match session.take() {
                 Some(session) => session,
@@ -232,6 +242,11 @@ impl<'a> Sending<'a> {
         }
     }
 
+    /// How many events were left out so far.
+    fn left_out_count(&self) -> u64 {
+        self.left_out_before + self.left_out.count()
+    }
+
     fn command(&self) -> String {
         format!("outbox-router replay --resume {}", self.lease.id)
     }
@@ -247,15 +262,9 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn report(
-        &self,
-        complete: bool,
-        stored: bool,
-        left_out_before: u64,
-        took: Duration,
-    ) -> Result<Completion, Error> {
+    fn report(&self, complete: bool, stored: bool, took: Duration) -> Result<Completion, Error> {
         let (id, rows, done) = (self.lease.id, self.rows, self.done.rows);
-        let left_out = left_out_before + self.left_out.count();
+        let left_out = self.left_out_count();
         let completion =
             if complete && left_out == 0 { Completion::Success } else { Completion::ProblemsFound };
         if self.json {

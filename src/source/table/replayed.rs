@@ -96,9 +96,9 @@ impl Pace {
         Pace { interval: rate.map(|rate| Duration::from_secs_f64(1.0 / rate)), due: Instant::now() }
     }
 
-    /// When the next row may be sent, if that is later than `now`.
-    fn waits_until(&self, now: Instant) -> Option<Instant> {
-        (self.interval.is_some() && self.due > now).then_some(self.due)
+    /// Whether the next row may not be sent yet.
+    fn waits(&self, now: Instant) -> bool {
+        self.interval.is_some() && self.due > now
     }
 
     /// A row is sent.
@@ -151,8 +151,9 @@ impl Source for ReplayedRows {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        self.held = self.rows.beginning().is_some() && self.sent.rest.len() >= MAX_SENT;
-        self.paced = self.rows.beginning().is_some() && self.pace.waits_until(Instant::now()).is_some();
+        let begins = self.rows.beginning().is_some();
+        self.held = begins && self.sent.rest.len() >= MAX_SENT;
+        self.paced = begins && self.pace.waits(Instant::now());
         if self.held || self.paced {
             return Ok(Read::Nothing);
         }
@@ -234,11 +235,11 @@ mod tests {
             if now >= start + Duration::from_secs(5) && !std::mem::replace(&mut paused, true) {
                 now += Duration::from_secs(1);
             }
-            while pace.waits_until(now).is_none() {
+            while !pace.waits(now) {
                 pace.sent(now);
                 sent += 1;
             }
-            now = pace.waits_until(now).unwrap_or(now).max(now + wakes_every);
+            now = pace.due.max(now + wakes_every);
         }
         sent
     }
@@ -256,6 +257,6 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Pace::new(None).waits_until(Instant::now()), None);
+        assert!(!Pace::new(None).waits(Instant::now()));
     }
 }
