@@ -142,11 +142,9 @@ impl<'a> Init<'a> {
                 outbox_table::refuse_unknown_columns(config, outbox, name)?;
             }
             self.maker.make(&table).await?;
-            if polling::wakes(config) {
-                let (trigger, there, otherwise) = polling::trigger_of_existing(name);
-                if !self.maker.is_there(&trigger, &there).await? {
-                    self.maker.say(&trigger, &otherwise)?;
-                }
+            let trigger = polling::trigger(name);
+            if polling::wakes(config) && !self.maker.is_there(&trigger.name, &trigger.there).await? {
+                self.maker.make(&trigger).await?;
             }
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;

@@ -40,14 +40,18 @@ pub(super) fn wake_function() -> Object {
     }
 }
 
-/// Whether an existing table has the trigger that wakes routers: the object's name, a question, and what to say if not.
-pub(super) fn trigger_of_existing(table: &TableName) -> (String, String, String) {
+/// The trigger that wakes routers. A new table has it; an existing one does not get it.
+pub(super) fn trigger(table: &TableName) -> Object {
     let name = table.in_sql();
-    (
-        format!("trigger on {name}"),
-        has_trigger(&format!("pg_catalog.to_regclass({})", literal(&name))),
-        format!("left out: existing tables are not changed. To wake routers, run: {}", wake_trigger(table)),
-    )
+    Object {
+        name: format!("trigger on {name}"),
+        there: has_trigger(&format!("pg_catalog.to_regclass({})", literal(&name))),
+        possible: Some((
+            "false".to_owned(),
+            format!("existing tables are not changed. To wake routers, run: {}", wake_trigger(table)),
+        )),
+        ..Object::default()
+    }
 }
 
 /// The privileges of the router's role, which needs no other than these.
