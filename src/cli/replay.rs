@@ -6,7 +6,7 @@ use super::UrlArgs;
 
 pub(super) const HELP: &str = "\
 Counts the rows that match every filter, asks, and sends them in the order of their inserts, with the header outbox-router-replay. It runs \
-next to the router, and leaves rows to it that are not delivered. What is no longer in the table, `slot reset` sends again.
+next to the router, and leaves to it what is not delivered yet. `slot reset` sends again what is no longer in the table.
 
 A time is in UTC, as \"2026-11-21 14:05\", or how long ago, as 2h. Filters take several values with commas between them.
 

@@ -59,7 +59,7 @@ pub(super) async fn check(
             "wake_trigger",
             format!("`[source] notify` is set, but no trigger on {name} wakes the router, which finds rows up to 200 ms later"),
             crate::error::Remedy::steps([Step::new(
-                "As the table's owner, create the trigger after outbox-router init; writers wait meanwhile",
+                "Run outbox-router init, and then create the trigger as the table's owner; writers wait meanwhile",
             )
             .sql(wake.trim_end_matches(';'))]),
         );

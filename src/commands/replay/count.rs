@@ -171,6 +171,7 @@ pub(super) async fn confirmed(
     confirm_by_count("", counted.events)
 }
 
+/// Refuses more events than the arguments and the configuration allow.
 pub(super) async fn check_limits(
     session: &mut Session,
     config: &Config,
@@ -203,8 +204,8 @@ fn described(selected: &Selected, found: &Counted, now: i64, style: &TableStyle)
     let Some((oldest, newest)) = found.times else {
         let (dropped, left_out, later) = (found.dropped, found.left_out.count(), selected.not_delivered);
         return format!(
-            "No event matches in {} that can be sent: {dropped} are dropped by rules, {left_out} cannot be sent, and {later} are not certainly \
-             delivered yet.\n",
+            "No event matches in {} that can be sent: {dropped} are dropped by rules, {left_out} cannot be sent, and {later} may not have \
+             been delivered yet.\n",
             selected.table
         );
     };
@@ -241,15 +242,14 @@ fn described(selected: &Selected, found: &Counted, now: i64, style: &TableStyle)
     }
     let later = match selected.not_delivered {
         0 => String::new(),
-        MANY.. => {
-            format!(" {MANY} rows or more are not certainly delivered yet, and are left to the router.")
+        rows => {
+            let or_more = if rows >= MANY { " or more" } else { "" };
+            format!(
+                " {}{or_more} may not have been delivered yet, and will be left to the router.",
+                counted(rows, "row")
+            )
         }
-        rows => format!(" {} not certainly delivered yet, and left to the router.", is_or_are(rows)),
     };
     text += &format!("The records carry outbox-router-replay: {}.{later}\n", selected.conversion.mark);
     text
-}
-
-fn is_or_are(rows: u64) -> String {
-    format!("{} {}", counted(rows, "row"), if rows == 1 { "is" } else { "are" })
 }

@@ -61,10 +61,10 @@ async fn oldest_transaction(session: &mut Session, config: &Config) -> Result<St
         Error::refused(
             ErrorCode::ReplayImpossible,
             format!(
-                "it is not known which rows were delivered: a slot does not exist or is lost, of {}",
+                "it is not known which rows were delivered, because one of these slots does not exist or is lost: {}",
                 slots.join(", ")
             ),
-            Remedy::steps([Step::new("Look what is wrong with the slot").typing("outbox-router check")]),
+            Remedy::steps([Step::new("See what is wrong with the slot").typing("outbox-router check")]),
         )
     })
 }

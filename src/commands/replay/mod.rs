@@ -100,7 +100,7 @@ async fn take_over(session: &mut Session, config: &Config, id: u64, outbox: &str
         }
         if attempt == 0 {
             tracing::info!(
-                "a process has sent rows of {outbox} just now; waiting for up to {} s",
+                "another process may still be sending rows of {outbox}; waiting for up to {} s",
                 lease::SECONDS
             );
         }
@@ -133,6 +133,6 @@ async fn unfinished(session: &mut Session, config: &Config, id: u64) -> Result<R
     Err(Error::refused(
         ErrorCode::ReplayUnknown,
         why,
-        Remedy::steps([Step::new("Look which ones are not complete").typing("outbox-router replay --list")]),
+        Remedy::steps([Step::new("See which ones are not complete").typing("outbox-router replay --list")]),
     ))
 }

@@ -86,7 +86,7 @@ impl Selected {
             return Err(Error::usage(
                 ErrorCode::CommandLine,
                 format!("--since, {}, is not before --until, {}", Utc(since.unwrap_or_default()), Utc(ends)),
-                "Exchange or correct them",
+                "Swap or correct them",
             ));
         }
         let selection = Selection {

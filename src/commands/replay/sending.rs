@@ -110,7 +110,7 @@ impl<'a> Sending<'a> {
                 }
                 Ok(End::Failed(Error::Transient(failure))) | Err(Error::Transient(failure)) => {
                     backoff.log(&failure, false);
-                    // whatever it was, another session with Postgres does no harm
+                    // the session with Postgres may be what has failed
                     session = None;
                     tokio::select! {
                         () = stop.cancelled() => break false,
@@ -290,7 +290,7 @@ impl<'a> Sending<'a> {
             text += &format!("{} changed or deleted since they were counted.\n", counted(rows - done, "row"));
         }
         if !stored {
-            text += "The last rows may be sent again then.\n";
+            text += "The last rows may be sent again.\n";
         }
         if left_out > 0 {
             let first = self.left_out.first();
@@ -307,6 +307,6 @@ fn lost(lease: &Lease) -> Error {
     Error::refused(
         ErrorCode::ReplayRunning,
         format!("another process has continued replay {} meanwhile", lease.id),
-        Remedy::steps([Step::new("Look how far it is").typing("outbox-router replay --list")]),
+        Remedy::steps([Step::new("See how far it has come").typing("outbox-router replay --list")]),
     )
 }

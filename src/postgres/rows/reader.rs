@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = 4 << 20;
 /// The span of time of the first page, in microseconds.
 const FIRST_SPAN: i64 = 60_000_000;
 
-/// The next span is at most eight times as long as this, or as the one before if that was shorter: 64 days, in microseconds.
+/// A span is at most eight times as long as this, in microseconds: 64 days. It is also at most eight times as long as the span before.
 const LONGEST_SPAN: i64 = 64 * 86_400_000_000;
 
 /// A page that takes longer makes the next one shorter.
