@@ -32,6 +32,8 @@ pub struct Pipeline {
     /// Whether an update was logged in this session.
     update_logged: bool,
     present: PresentColumns,
+    /// Events are rows that were read from the table, not from the log.
+    of_table_rows: bool,
     monitor: Monitor,
 }
 
@@ -80,6 +82,8 @@ pub struct Event<'a> {
     pub shard: Option<Shard>,
     /// Whether it is a parked event that is retried.
     pub retried: bool,
+    /// Whether its row was read from the table, not from the log.
+    pub of_table_row: bool,
     written: Written<'a>,
 }
 
@@ -112,6 +116,7 @@ impl Pipeline {
             on_update,
             update_logged: false,
             present: PresentColumns::default(),
+            of_table_rows: false,
             monitor,
         }
     }
@@ -119,6 +124,11 @@ impl Pipeline {
     /// The same, with what the tables have now.
     pub fn with_present_columns(self, present: PresentColumns) -> Self {
         Pipeline { present, ..self }
+    }
+
+    /// A pipeline for rows that were read from the table, not from the log.
+    pub fn of_table_rows(self) -> Self {
+        Pipeline { of_table_rows: true, ..self }
     }
 
     /// Begins a transaction; the following changes belong to it.
@@ -145,10 +155,11 @@ impl Pipeline {
         change: Change<'a>,
         ordinal: u64,
     ) -> Result<Option<PipelineOutput<'a>>, Error> {
-        let Pipeline { outbox, router, replay, transaction, head, present, monitor, .. } = self;
+        let Pipeline { outbox, router, replay, transaction, head, present, monitor, of_table_rows, .. } =
+            self;
         transaction.ordinal = ordinal;
         let (origin, shard) = (*transaction, outbox.shard());
-        match output(outbox, router, replay.as_ref(), change, origin) {
+        match output(outbox, router, replay.as_ref(), change, origin, *of_table_rows) {
             Ok(None) => {
                 // a message that is no event belongs to another shard
                 if matches!(change, Change::Row(_)) {
@@ -166,8 +177,8 @@ impl Pipeline {
 
     /// What [`Pipeline::process`] will return for a later change at `origin`; `None` if it is not an event or cannot be decoded.
     pub fn preview<'a>(&'a mut self, change: Change<'a>, origin: Origin) -> Option<PipelineOutput<'a>> {
-        let Pipeline { outbox, router, replay, .. } = self;
-        output(outbox, router, replay.as_ref(), change, origin).ok().flatten()
+        let Pipeline { outbox, router, replay, of_table_rows, .. } = self;
+        output(outbox, router, replay.as_ref(), change, origin, *of_table_rows).ok().flatten()
     }
 
     /// Handles a message that is not an event. `already_delivered`: the changes after it were delivered before.
@@ -235,6 +246,7 @@ fn output<'a>(
     replay: Option<&'a Replay>,
     change: Change<'a>,
     origin: Origin,
+    of_table_row: bool,
 ) -> Result<Option<PipelineOutput<'a>>, OutboxError> {
     let shard = outbox.shard();
     let (row, written) = match change {
@@ -248,7 +260,7 @@ fn output<'a>(
     let replay = replay_mark(replay, &origin);
     router.set_replay_mark(replay);
     let routed = router.route(&row, &origin).map_err(Unsendable::from);
-    let event = Event { row, origin, replay, shard, retried: false, written };
+    let event = Event { row, origin, replay, shard, retried: false, of_table_row, written };
     Ok(Some(PipelineOutput { event, routed }))
 }
 
@@ -284,7 +296,8 @@ impl PipelineOutput<'_> {
 impl<'a> Event<'a> {
     /// A parked event, decoded from `original`.
     pub fn parked(row: OutboxEvent<'a>, origin: Origin, original: &'a OriginalEvent) -> Self {
-        Event { row, origin, replay: None, shard: None, retried: true, written: Written::Parked(original) }
+        let (replay, shard, written) = (None, None, Written::Parked(original));
+        Event { row, origin, replay, shard, retried: true, of_table_row: false, written }
     }
 
     /// Its place in the log.
@@ -305,6 +318,9 @@ impl<'a> Event<'a> {
 
     /// The steps with which an operator can go on without this event.
     pub fn how_to_skip(&self) -> [Step; 2] {
+        if self.of_table_row {
+            return delete_row(&self.row);
+        }
         let Origin { final_lsn, ordinal, .. } = self.origin;
         how_to_skip(final_lsn, Some(ordinal.saturating_sub(1)), self.shard)
     }
@@ -388,6 +404,14 @@ fn layout_error(error: &OutboxError, present: Option<&PresentColumns>) -> Error 
         _ => remedy,
     };
     Error::not_safe(ErrorCode::RowUndecodable, error.to_string(), remedy)
+}
+
+/// The steps for an event that was not read from the log.
+fn delete_row(row: &OutboxEvent<'_>) -> [Step; 2] {
+    [
+        Step::new(format!("Delete the row of {} with this id", row.table())),
+        Step::new("Start the router again").typing("outbox-router run"),
+    ]
 }
 
 /// The steps that skip a change and what follows it in its transaction. `sent`: how many changes before it are done; `None`: it

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pg_logical::Lsn;
 use pg_logical::session::Session;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::Replay;
@@ -12,21 +12,21 @@ use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode, Peer};
 use crate::monitor::Monitor;
+use crate::outbox::Cursor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::postgres::rows::layout::TableLayout;
-use crate::postgres::rows::page::Cursor;
-use crate::postgres::rows::reader::RowReader;
+use crate::postgres::rows::page::RowQuery;
+use crate::postgres::rows::pages::Pages;
+use crate::postgres::rows::reader::Extent;
 use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Window};
 use crate::routing::Router;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, DeliveryReports, KafkaParts, KafkaSink, Publisher, Suspect};
 use crate::sink::leave_out::{LeaveOut, LeftOut};
-use crate::source::table::replayed::{Acknowledged, Page, ReplayedRows};
+use crate::source::table::replayed::ReplayedRows;
 use crate::source::table::rows::{place_of_first, rows_up_to};
-
-/// How many pages are read ahead.
-const PAGES_AHEAD: usize = 2;
+use crate::source::table::sent::Acknowledged;
 
 /// How rows of a table become records.
 pub struct Conversion {
@@ -95,7 +95,7 @@ pub struct Batch<'a> {
     /// Reads the rows.
     pub session: Session,
     /// Which ones.
-    pub reader: RowReader,
+    pub rows: (RowQuery, Extent),
     /// Rows a second.
     pub rate: Option<f64>,
     /// How many of the first rows are sent one at a time.
@@ -113,7 +113,7 @@ pub async fn send(
     tell: watch::Sender<Acknowledged>,
     stop: &CancellationToken,
 ) -> Result<End, Error> {
-    let Batch { conversion, session, reader, rate, alone, left_out } = batch;
+    let Batch { conversion, session, rows, rate, alone, left_out } = batch;
     let config = &conversion.config;
     let delivery_reports = Arc::new(DeliveryReports::default());
     let publisher = Publisher::open(
@@ -126,10 +126,13 @@ pub async fn send(
         opened = publisher => opened?,
         () = stop.cancelled() => return Ok(End::Stopped),
     };
-    let (pages, from_reader) = mpsc::channel(PAGES_AHEAD);
-    let reading = tokio::spawn(read(session, reader, pages));
-    let source =
-        ReplayedRows::new(from_reader, conversion.layout.oid(), conversion.definitions(), rate, tell.clone());
+    let source = ReplayedRows::new(
+        Pages::start(session, rows, None, Error::from),
+        conversion.layout.oid(),
+        conversion.definitions(),
+        rate,
+        tell.clone(),
+    );
     let monitor = Monitor::new(config.name.clone());
     let suspect = if alone == 0 { Suspect::None } else { Suspect::UpTo(place_of_first(alone)) };
     let sending = (publisher, delivery_reports);
@@ -146,7 +149,6 @@ pub async fn send(
     let relay =
         Relay::new(source, conversion.pipeline(), sink, Position::default(), window, monitor, timeout);
     let Ended { outcome, source: mut sent, sink, .. } = Box::pin(relay.run(stop)).await;
-    reading.abort();
     // reports that came while the sink was closed
     if sent.acknowledge(sink.position) {
         tell.send_replace(sent.acknowledged().clone());
@@ -171,15 +173,4 @@ pub async fn send(
         Some(alone) => End::RefusedAlone { row: sent.first().cloned(), event: alone.event, why },
         None => End::Refused(suspects.saturating_sub(sent.acknowledged().rows).max(1)),
     })
-}
-
-/// Reads pages until the end, or until nobody wants more.
-async fn read(mut session: Session, mut reader: RowReader, pages: mpsc::Sender<Page>) {
-    loop {
-        let page = reader.next_page(&mut session).await.map_err(Error::from);
-        let last = !matches!(page, Ok(Some(_)));
-        if pages.send(page).await.is_err() || last {
-            return session.close().await;
-        }
-    }
 }

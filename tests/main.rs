@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod allocations;
+mod backfill;
 mod bad_input;
 mod bulk_reads;
 mod checkpoints;

@@ -9,6 +9,7 @@
 //! Postgres saves a slot's position only at its own checkpoints, and anybody can move a slot. So the router stores its position
 //! in Kafka next to the events, and confirms nothing to Postgres that is not durable there.
 
+mod backfill;
 mod handover;
 mod record;
 mod resume;
@@ -20,6 +21,7 @@ mod start;
 mod stream_definition;
 mod timeline;
 
+pub use backfill::BackfillDone;
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay, Stopped};
 pub use resume::StartFacts;

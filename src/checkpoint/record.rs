@@ -3,6 +3,7 @@
 use pg_logical::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
 
+use super::backfill::BackfillDone;
 use super::stream_definition::StreamDefinition;
 use crate::dead_letters::Key;
 use crate::error::{ErrorCode, Remedy};
@@ -35,6 +36,8 @@ pub struct Checkpoint {
     pub parked: Option<Lsn>,
     /// Parked events that were sent but whose rows may still be in the table: they are not sent again.
     pub retried: Vec<Key>,
+    /// How far the rows from before the slot are sent, until the stream begins.
+    pub backfill: Option<BackfillDone>,
     /// Whether it was committed in one Kafka transaction with the events before it.
     pub exactly_once: bool,
     /// Why the router has stopped here, if going on could have lost events. Earlier versions ignore it.
@@ -108,6 +111,8 @@ struct Json {
     parked_lsn: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     retried: Vec<Transaction>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backfill: Option<BackfillDone>,
     #[serde(default, skip_serializing_if = "is_false")]
     exactly_once: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +164,7 @@ impl Checkpoint {
             replay: None,
             parked: None,
             retried: Vec::new(),
+            backfill: None,
             exactly_once: false,
             stopped: None,
         }
@@ -198,6 +204,7 @@ impl Checkpoint {
             replay,
             parked_lsn: self.parked.map(|parked| parked.to_string()),
             retried: self.retried.iter().map(retried).collect(),
+            backfill: self.backfill.clone(),
             exactly_once: self.exactly_once,
             stopped: self.stopped.as_ref().and_then(|stopped| serde_json::to_value(stopped).ok()),
         };
@@ -248,6 +255,7 @@ impl Checkpoint {
             replay,
             parked: json.parked_lsn.map(|parked| lsn(&parked)).transpose()?,
             retried: retried.collect::<Result<_, _>>()?,
+            backfill: json.backfill,
             exactly_once: json.exactly_once,
             // only a message: what another version has written may be left out
             stopped: json.stopped.and_then(|stopped| serde_json::from_value(stopped).ok()),
@@ -315,6 +323,7 @@ pub(crate) mod tests {
             replay: None,
             parked: None,
             retried: Vec::new(),
+            backfill: None,
             exactly_once: false,
             stopped: None,
         }

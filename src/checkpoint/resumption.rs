@@ -78,6 +78,10 @@ pub fn resume(
         // an accepted gap includes lost parked events
         parked: before.filter(|_| !matches!(start, Start::Accepted(_))).and_then(|before| before.parked),
         retried: before.map(|before| before.retried.clone()).unwrap_or_default(),
+        // another slot has other rows before it
+        backfill: before
+            .filter(|before| before.slot == found.slot)
+            .and_then(|before| before.backfill.clone()),
         exactly_once: found.exactly_once,
         // nobody knows yet whether that still holds
         stopped: None,

@@ -17,6 +17,7 @@ Exit codes:
 Examples:
   outbox-router init                       as the user of the configuration
   outbox-router init --url postgres://postgres@db/shop --role outbox_router
+  outbox-router init --backfill            and have the rows that are there already sent first
   outbox-router init --print-sql | less    to read it, or to have it run by somebody else
   outbox-router init --print-acls          the Kafka ACLs to grant
   outbox-router init --consumer --url postgres://postgres@db/shipping --role shipping";
@@ -32,6 +33,18 @@ pub struct InitArgs {
     /// The role that `run` or the consumer connects as: created unless it exists, and granted only what it needs
     #[arg(long)]
     pub role: Option<String>,
+
+    /// Let `run` first send the rows that are in the outbox table before the slot is created
+    #[arg(long, conflicts_with_all = ["consumer", "print_sql", "print_acls"])]
+    pub backfill: bool,
+
+    /// With --backfill: only rows inserted at this time or later, in UTC, or how long ago, as 30d
+    #[arg(long, value_name = "TIME", requires = "backfill")]
+    pub since: Option<String>,
+
+    /// With --backfill: only rows for which this SQL condition holds when they are read, such as "published_at IS NULL"
+    #[arg(long, value_name = "CONDITION", requires = "backfill")]
+    pub only: Option<String>,
 
     /// Install inbox and idempotency keys for a consumer instead, in the database of --url; without a configuration
     #[arg(long, conflicts_with = "print_acls")]

@@ -23,6 +23,7 @@ mod stored_position;
 mod table;
 pub mod tail;
 mod temporary_slot;
+mod times;
 
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};

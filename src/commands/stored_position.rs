@@ -117,6 +117,7 @@ impl StoredPosition {
                 // a move does not affect parked events
                 parked: known.and_then(|known| known.parked),
                 retried: known.map(|known| known.retried.clone()).unwrap_or_default(),
+                backfill: known.and_then(|known| known.backfill.clone()),
                 // the record is not part of a transaction
                 exactly_once: false,
                 stopped: None,

@@ -3,6 +3,7 @@
 //! Columns are looked up by name once per Relation message. So the cost per row does not depend on names, and each row of a
 //! table that is altered during streaming is read with the columns of its time.
 
+mod cursor;
 mod error;
 mod event;
 mod field;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::{Columns, Config, RecordTimestamp, TableName};
 use crate::dead_letters::OriginalEvent;
 use crate::shards::{Ids, Shard};
+pub use cursor::Cursor;
 pub use error::{OutboxError, named_by};
 pub use event::{ColumnType, OutboxEvent, printable, printable_id};
 pub use field::{

@@ -18,6 +18,7 @@
 //! messages.
 
 pub mod administrator;
+pub mod backfills;
 pub mod bookmarks;
 pub mod catalog;
 pub mod dead_letters;

@@ -3,6 +3,7 @@
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::{Outcome, Relay, Sink, Source};
+use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::monitor::State;
 
@@ -106,7 +107,9 @@ impl<S: Source, K: Sink> Relay<S, K> {
         let log_verified = self.source.is_log_verified();
         let uncommitted = self.sink.durability(&self.progress).uncommitted;
         let unacknowledged = self.window.records() + uncommitted;
-        let (outcome, sink) = self.sink.close(outcome, &mut self.progress, log_verified, &mut |_| {}).await;
+        let source = &self.source;
+        let mut note = |checkpoint: &mut Checkpoint| source.note(checkpoint);
+        let (outcome, sink) = self.sink.close(outcome, &mut self.progress, log_verified, &mut note).await;
         let source = self.source.close(&outcome, orderly).await;
         Ended { outcome, unacknowledged, source, sink }
     }

@@ -176,7 +176,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
             ending: self.ending.is_some(),
             source: reading,
         };
-        let more = self.sink.after_dispatch(&state, &mut |_| {})?;
+        let source = &self.source;
+        let more = self.sink.after_dispatch(&state, &mut |checkpoint| source.note(checkpoint))?;
         Ok((reading, more))
     }
 

@@ -44,6 +44,9 @@ pub trait Source {
     /// As for [`Source::next`].
     fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error>;
 
+    /// Adds to a checkpoint what the source stores in it. One whose positions are not those of the log replaces the position.
+    fn note(&self, _checkpoint: &mut Checkpoint) {}
+
     /// Waits until there may be something to read, or to do in the next iteration.
     ///
     /// # Errors

@@ -44,8 +44,11 @@ impl<S: Source, K: Sink> Relay<S, K> {
         // a transaction that is not completely sent waits too
         let waits = self.progress.inside_transaction().then_some(self.pipeline.commit_time());
         self.monitor.oldest_unacknowledged(durability.oldest.or(self.window.oldest()).or(waits));
-        self.monitor.received(received);
-        self.monitor.flushed(durability.position.flush);
-        self.monitor.checkpointed(durability.durable);
+        // rows of a table have no positions in the log
+        if received != Lsn::INVALID {
+            self.monitor.received(received);
+            self.monitor.flushed(durability.position.flush);
+            self.monitor.checkpointed(durability.durable);
+        }
     }
 }

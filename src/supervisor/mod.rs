@@ -1,8 +1,10 @@
 //! Runs sessions one after another, and decides after each failure whether to retry or to stop with an error.
 
 mod acquire_slot;
+mod backfill;
 pub(crate) mod backoff;
 pub(crate) mod connections;
+mod parked;
 mod polling;
 pub(crate) mod resume_facts;
 mod session;
@@ -119,7 +121,9 @@ pub async fn run(
                     false => with_parking(definite, &init_command(&config.postgres.conninfo), config.shard),
                 };
                 if let Some(checkpoint) = &state.checkpoint {
-                    tracing::info!(position = %checkpoint.position.flush, "stopped; every event before this position is in Kafka or parked");
+                    if checkpoint.backfill.is_none() {
+                        tracing::info!(position = %checkpoint.position.flush, "stopped; every event before this position is in Kafka or parked");
+                    }
                     if ran && definite.exit == Exit::Unsafe {
                         stop_reason::store(&config, checkpoint, &definite).await;
                     }
@@ -205,6 +209,7 @@ fn after_source(slot: SlotLeft, epoch: u64, state: &mut SessionState) -> NextSte
         Some(SlotEnd::FarBehind) => {
             (state.lock, state.switch_to_bulk) = (slot.lock, Some(slot.log_end));
         }
+        Some(SlotEnd::BackfillDone) => (state.lock, state.suspect) = (slot.lock, Suspect::None),
         Some(SlotEnd::SinkTooSlow) => (state.lock, state.stream_until) = (slot.lock, slot.log_end),
         // the next start decides what that means
         Some(SlotEnd::LogMismatch(other)) => state.log_mismatch = Some((epoch, other)),

@@ -4,11 +4,10 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use pg_logical::stream::Stream;
 use tokio_util::sync::CancellationToken;
 
 use super::session_state::SessionState;
-use super::startup::{Started, start};
+use super::startup::{Started, StartedSource, start};
 use super::{LIVENESS_INTERVAL, STABLE_AFTER};
 use crate::config::Config;
 use crate::dead_letters::Key;
@@ -17,10 +16,11 @@ use crate::monitor::Monitor;
 use crate::pipeline::Pipeline;
 use crate::postgres::bookmarks::RollingBookmarks;
 use crate::progress::Position;
-use crate::relay::{Ended, Outcome, Relay, Sink, Window};
-use crate::sink::dead_letters::{DeadLetters, DeadLettersEnd};
-use crate::sink::kafka::{KafkaEnd, KafkaSink};
+use crate::relay::{Ended, Outcome, Relay, Sink, Source, Window};
+use crate::sink::dead_letters::{DeadLetterParts, DeadLetters, DeadLettersEnd};
+use crate::sink::kafka::{KafkaEnd, KafkaParts, KafkaSink};
 use crate::source::slot::{SlotLeft, SlotSource};
+use crate::source::table::backfilled::BackfilledRows;
 
 /// Why a session did not start.
 pub(super) enum StartError {
@@ -114,7 +114,7 @@ pub(super) async fn until_stopped<T>(
     }
 }
 
-/// Runs the loop between slot and Kafka, with the dead-letter sink around Kafka if parking is on.
+/// Runs the loop between slot or table and Kafka, with the dead-letter sink around Kafka if parking is on.
 async fn relay(
     config: &Config,
     started: Started,
@@ -122,8 +122,28 @@ async fn relay(
     stop: &CancellationToken,
 ) -> SessionEnded {
     let Started { source, pipeline, kafka, dead_letters, .. } = started;
-    let start = kafka.resumed_from.position;
-    let source = SlotSource::new(source, start);
+    let start = kafka.start;
+    match source {
+        StartedSource::Slot(source) => {
+            let source = SlotSource::new(*source, start);
+            run_relay(config, (source, pipeline, start), kafka, dead_letters, monitor, stop).await
+        }
+        StartedSource::Backfill(parts) => {
+            let source = BackfilledRows::new(*parts);
+            let running = run_relay(config, (source, pipeline, start), kafka, dead_letters, monitor, stop);
+            Box::pin(running).await
+        }
+    }
+}
+
+async fn run_relay<S: Source<End = SlotLeft>>(
+    config: &Config,
+    (source, pipeline, start): (S, Pipeline, Position),
+    kafka: KafkaParts,
+    dead_letters: Option<DeadLetterParts>,
+    monitor: &Monitor,
+    stop: &CancellationToken,
+) -> SessionEnded {
     let kafka = KafkaSink::new(kafka);
     match dead_letters {
         None => new_relay(config, source, pipeline, kafka, start, monitor).run(stop).await.into(),
@@ -134,14 +154,14 @@ async fn relay(
     }
 }
 
-fn new_relay<K: Sink>(
+fn new_relay<S: Source, K: Sink>(
     config: &Config,
-    source: SlotSource<Stream>,
+    source: S,
     pipeline: Pipeline,
     sink: K,
     start: Position,
     monitor: &Monitor,
-) -> Relay<SlotSource<Stream>, K> {
+) -> Relay<S, K> {
     let delivery = &config.delivery;
     let window = Window::new(delivery.window_records, delivery.window_bytes);
     Relay::new(source, pipeline, sink, start, window, monitor.clone(), delivery.shutdown_timeout)

@@ -59,8 +59,10 @@ pub(super) struct SessionState {
     pub(super) recovery: Remedy,
     /// Identifies the claims of the last session that polled, until they are ended.
     pub(super) token: Option<String>,
-    /// Whether a session of this process has started to stream.
+    /// Whether a session of this process has started to send.
     pub(super) was_active: bool,
+    /// Whether one has started to stream.
+    pub(super) streamed: bool,
 }
 
 impl Default for SessionState {
@@ -88,6 +90,7 @@ impl Default for SessionState {
             stream_until: Lsn::INVALID,
             token: None,
             was_active: false,
+            streamed: false,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use pg_logical::Lsn;
 use pg_logical::session::Session;
 
+use super::backfill;
 use super::connections::{keep_alive, transient_if_active};
 use super::resume_facts::ResumeFacts;
 use super::session_state::SessionState;
@@ -19,6 +20,7 @@ use crate::checkpoint::{
 };
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::postgres::backfills::Backfill;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
 use crate::postgres::watch;
@@ -37,6 +39,8 @@ pub(super) struct StartInputs<'a> {
     pub(super) log_mismatch: Option<(u64, LogMismatch)>,
     /// The slot's row in the router's schema, if it could be read and counts.
     pub(super) record: Option<&'a SlotRecord>,
+    /// Rows from before the slot that are not sent yet.
+    pub(super) backfill: Option<&'a Backfill>,
 }
 
 impl StartInputs<'_> {
@@ -112,7 +116,7 @@ impl StartInputs<'_> {
         state: &SessionState,
         before: Option<&Checkpoint>,
     ) -> Result<Resumption, Error> {
-        let StartInputs { catalog, slot: _, system, other_slots, log_mismatch, record } = *self;
+        let StartInputs { catalog, system, other_slots, log_mismatch, record, .. } = *self;
         if !other_slots.is_empty() && !state.hands_over {
             keep_alive(config, session, beside_other_shards(config, before, other_slots)).await?;
         }
@@ -126,10 +130,26 @@ impl StartInputs<'_> {
                 .map(|(_, other)| other),
             record,
         };
-        found
-            .decide(config, session, before, state.accepted_gap)
-            .await?
-            .map_err(|conflict| conflict.refusal(config.shard))
+        let mut decided = found.decide(config, session, before, state.accepted_gap).await?;
+        // what was committed before a new slot is among the rows from before it, except for messages
+        if let (Err(conflict), Some(backfill)) = (&decided, self.backfill)
+            && conflict.code == ErrorCode::SlotAhead
+            && conflict.resume_at == backfill.selection.slot_start
+            && backfill.done.rows == 0
+            && config.outbox.message_prefix.is_none()
+        {
+            decided = found.decide(config, session, before, Some(conflict.resume_at)).await?;
+        }
+        let mut resumption = decided.map_err(|conflict| conflict.refusal(config.shard))?;
+        let position = resumption.checkpoint.position.flush;
+        let due = |backfill| backfill::is_due(config, backfill, self.confirmed(), before, position);
+        if !self.backfill.map(due).transpose()?.unwrap_or_default() {
+            resumption.checkpoint.backfill = None;
+        } else if resumption.checkpoint.backfill.is_none() {
+            let done = self.backfill.map(|backfill| backfill.done.clone());
+            resumption.checkpoint.backfill = done;
+        }
+        Ok(resumption)
     }
 }
 

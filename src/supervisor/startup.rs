@@ -9,8 +9,9 @@
 //! | `Kafka::open` | no broker answers, or none accepts the router |
 //! | `Kafka::begin` | the checkpoint does not match the slot, or cannot be written |
 //! | `claim` | the claim cannot be written (exactly-once), or the connection is lost |
-//! | `open_dead_letters` | the parked events cannot be read |
+//! | `parked::open` | the parked events cannot be read |
 //! | `open_stream` | the server does not stream the slot |
+//! | `backfill::connect` | instead, if rows from before the slot are not sent yet: they cannot be read |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,16 +29,16 @@ use super::connections::{connect, keep_alive, transient_if_active};
 use super::session_state::SessionState;
 use super::start_position::StartInputs;
 use super::tables::{CheckedTables, check_tables, claim};
+use super::{backfill, parked};
 use crate::advice;
 use crate::checkpoint::{Checkpoint, ResumeCheck, SlotRecord, StreamDefinition, System, latest};
-use crate::config::{Config, DeliveryMode};
+use crate::config::Config;
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::pipeline::{Pipeline, PresentColumns};
+use crate::postgres::backfills::Backfill;
 use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::dead_letters::messages::Unfinished;
-use crate::postgres::dead_letters::worker;
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
@@ -46,13 +47,14 @@ use crate::sink::kafka::checkpoint_topic::{CheckpointStore, look_up};
 use crate::sink::kafka::properties::transaction_timeout;
 use crate::sink::kafka::{DeliveryReports, KafkaParts, Publisher, UNUSED_CLIENT_TIMEOUT};
 use crate::source::slot::{SlotParts, begins_with_bulk_reads};
+use crate::source::table::backfilled::{BackfillParts, BackfilledRows};
 
 /// How long to look for a checkpoint that only makes an error message more precise.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session that is ready to run.
 pub(super) struct Started {
-    pub(super) source: SlotParts<Stream>,
+    pub(super) source: StartedSource,
     pub(super) pipeline: Pipeline,
     pub(super) kafka: KafkaParts,
     /// `None`: an event that cannot be sent stops the router.
@@ -60,6 +62,13 @@ pub(super) struct Started {
     pub(super) connected: Connected,
     /// The server of the stream.
     pub(super) host: Host,
+}
+
+/// What the session reads.
+pub(super) enum StartedSource {
+    Slot(Box<SlotParts<Stream>>),
+    /// Rows from before it, first.
+    Backfill(Box<BackfillParts>),
 }
 
 /// The fields of the log line of a session.
@@ -108,6 +117,8 @@ struct Tables {
     /// The slot's row in the router's schema, if it could be read and counts.
     record: Option<SlotRecord>,
     present: PresentColumns,
+    /// Rows from before the slot that are not sent yet.
+    backfill: Option<Box<Backfill>>,
 }
 
 /// The Kafka clients of the session, before the first event.
@@ -134,7 +145,7 @@ pub(super) async fn start(
     connecting_to_kafka(monitor, state);
     let mut kafka = timed("connect to Kafka", Kafka::open(config, &mut sessions.stream, state)).await?;
     let begun = begin(config, sessions, &found, &tables, &mut kafka, monitor, state).await;
-    let SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid } =
+    let SessionParts { checkpoint, resume_check, dead_letters, opened, connected, host, backend_pid } =
         match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -154,39 +165,51 @@ pub(super) async fn start(
     state.checkpoint = Some(checkpoint.clone());
     state.definition = Some(tables.definition.clone());
     let position = checkpoint.position.flush;
-    let pipeline = Pipeline::new(
-        tables.outbox,
-        tables.router,
-        checkpoint.replay.clone(),
-        found.system.flush,
-        config.outbox.on_update,
-        monitor.clone(),
-    )
-    .with_present_columns(tables.present);
-    let source = SlotParts {
-        config: Arc::clone(config),
-        stream,
-        watch: Watch::start(
-            &config.name,
-            config.source(),
-            config.heartbeat,
-            host.clone(),
-            backend_pid,
-            tables.definition,
-        ),
-        confirmed: found.confirmed(),
-        resume_check,
-        gap_accepted: state.accepted_gap.is_some_and(|gap| gap != position),
-        head: found.system.flush,
-        until: state.until,
-        stream_until: state.stream_until,
-        backend_pid,
-        monitor: monitor.clone(),
+    let (source, pipeline, start) = match opened {
+        Opened::Stream(stream) => {
+            state.streamed = true;
+            let pipeline = Pipeline::new(
+                tables.outbox,
+                tables.router,
+                checkpoint.replay.clone(),
+                found.system.flush,
+                config.outbox.on_update,
+                monitor.clone(),
+            )
+            .with_present_columns(tables.present);
+            let source = SlotParts {
+                config: Arc::clone(config),
+                stream: *stream,
+                watch: Watch::start(
+                    &config.name,
+                    config.source(),
+                    config.heartbeat,
+                    host.clone(),
+                    backend_pid,
+                    tables.definition,
+                ),
+                confirmed: found.confirmed(),
+                resume_check,
+                gap_accepted: state.accepted_gap.is_some_and(|gap| gap != position),
+                head: found.system.flush,
+                until: state.until,
+                stream_until: state.stream_until,
+                backend_pid,
+                monitor: monitor.clone(),
+            };
+            (StartedSource::Slot(Box::new(source)), pipeline, checkpoint.position)
+        }
+        Opened::Backfill(opened) => {
+            let (parts, pipeline) = *opened;
+            let start = BackfilledRows::start(parts.backfill.done.rows);
+            (StartedSource::Backfill(Box::new(parts)), pipeline, start)
+        }
     };
     let kafka = KafkaParts {
         publisher: kafka.publisher,
         delivery_reports: kafka.delivery_reports,
         store: kafka.store,
+        start,
         resumed_from: checkpoint,
         transaction_size: state.transaction_size,
         transaction_timeout: transaction_timeout(config),
@@ -206,13 +229,19 @@ async fn timed<T>(step: &str, running: impl Future<Output = T>) -> T {
     done
 }
 
+/// What is read.
+enum Opened {
+    Stream(Box<ReplicationStream<Stream>>),
+    Backfill(Box<(BackfillParts, Pipeline)>),
+}
+
 /// The parts of a session that the last steps of a start create.
 struct SessionParts {
     checkpoint: Checkpoint,
     /// The resume check, if the slot may belong to another log.
     resume_check: Option<ResumeCheck>,
     dead_letters: Option<DeadLetterParts>,
-    stream: ReplicationStream<Stream>,
+    opened: Opened,
     connected: Connected,
     host: Host,
     backend_pid: i32,
@@ -232,8 +261,19 @@ async fn begin(
     let (checkpoint, resume_check) = timed("read and write the checkpoint", resumed).await?;
     let claimed = claim(config, sessions.catalog);
     timed("claim the slot", keep_alive(config, &mut sessions.stream, claimed)).await?;
+    // unless it turned out that they were sent
+    let backfill = tables.backfill.clone().filter(|_| checkpoint.backfill.is_some());
+    let backfill = backfill.map(|backfill| backfill.with_checkpoint(checkpoint.backfill.as_ref()));
     let session = &mut sessions.stream;
-    let dead_letters = open_dead_letters(config, session, tables, monitor, state, &checkpoint);
+    let dead_letters = parked::open(
+        config,
+        session,
+        tables.router.extra_columns(),
+        monitor,
+        state,
+        &checkpoint,
+        backfill.as_deref(),
+    );
     let dead_letters = timed("read the parked events", dead_letters).await?;
     let connected = Connected {
         postgres: session.info().place.clone(),
@@ -243,9 +283,21 @@ async fn begin(
         again: state.was_active,
     };
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
-    let stream = open_stream(config, sessions.stream, found, &checkpoint, resume_check.as_ref(), state);
-    let stream = timed("start the stream", stream).await?;
-    Ok(SessionParts { checkpoint, resume_check, dead_letters, stream, connected, host, backend_pid })
+    let opened = match backfill {
+        None => {
+            let stream =
+                open_stream(config, sessions.stream, found, &checkpoint, resume_check.as_ref(), state);
+            Opened::Stream(Box::new(timed("start the stream", stream).await?))
+        }
+        Some(backfill) => {
+            let reading = backfill::connect(config, backfill, host.clone(), state);
+            let reading = keep_alive(config, &mut sessions.stream, reading).await?;
+            let place = (checkpoint.clone(), tables.definition.clone(), found.system.flush);
+            let rows = backfill::start(config, reading, sessions.stream, place, state, monitor);
+            Opened::Backfill(Box::new(timed("begin to read rows", rows).await?))
+        }
+    };
+    Ok(SessionParts { checkpoint, resume_check, dead_letters, opened, connected, host, backend_pid })
 }
 
 impl Sessions {
@@ -287,7 +339,17 @@ impl Sessions {
         if state.definition.as_ref().is_some_and(|before| definition.altered_since(before)) {
             return Err(watch::altered(config.source(), catalog));
         }
-        Ok(Tables { outbox: outbox.of_shard(shard), router, definition, other_slots, record, present })
+        let unfinished = backfill::unfinished(config, &mut self.catalog, state);
+        let backfill = keep_alive(config, &mut self.stream, unfinished).await?;
+        Ok(Tables {
+            outbox: outbox.of_shard(shard),
+            router,
+            definition,
+            other_slots,
+            record,
+            present,
+            backfill,
+        })
     }
 }
 
@@ -340,6 +402,7 @@ impl Kafka {
             other_slots: &tables.other_slots,
             log_mismatch: state.log_mismatch.take(),
             record: tables.record.as_ref(),
+            backfill: tables.backfill.as_deref(),
         };
         let (checkpoint, resume_check) =
             inputs.begin(config, session, state, &mut self.publisher, &mut self.store).await?;
@@ -350,46 +413,6 @@ impl Kafka {
         self.publisher.close_unused().await;
         let _ = tokio::time::timeout(UNUSED_CLIENT_TIMEOUT, self.store.close()).await;
     }
-}
-
-/// Loads the parked events, which have to be known before the first event.
-async fn open_dead_letters(
-    config: &Arc<Config>,
-    session: &mut Session,
-    tables: &Tables,
-    monitor: &Monitor,
-    state: &mut SessionState,
-    checkpoint: &Checkpoint,
-) -> Result<Option<DeadLetterParts>, Error> {
-    if !config.dead_letters.park() {
-        return Ok(None);
-    }
-    let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: state.failed_retry.clone() };
-    let host = session.info().host.clone();
-    let from = checkpoint.position.flush;
-    let locked = |reason: String| {
-        monitor.last_problem(reason.clone());
-        monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason });
-    };
-    let store =
-        worker::open(&config.name, &config.postgres, host, session.backend_pid(), &unfinished, from, locked);
-    let (store, loaded) = keep_alive(config, session, store).await?;
-    state.failed_retry = None;
-    state.refused.retain(|event, _| event.final_lsn >= from);
-    let router = Router::of(config).with_contracts(config, state.contracts.clone());
-    let outbox = Outbox::of(config, tables.router.extra_columns());
-    Ok(Some(DeadLetterParts {
-        store,
-        loaded,
-        max_aggregates: config.dead_letters.max_aggregates,
-        refused: state.refused.clone(),
-        retry_alone: state.retry_alone,
-        required_log_end: checkpoint.parked,
-        pipeline: (outbox, router),
-        transactional: config.delivery.mode == DeliveryMode::ExactlyOnce,
-        with_checkpoints: config.delivery.positions_topic.is_some(),
-        monitor: monitor.clone(),
-    }))
 }
 
 /// Starts the stream, or prepares the session for bulk reads. From here on the server notices a dead router, by
@@ -435,7 +458,11 @@ async fn with_position(error: Error, config: &Config, state: &SessionState) -> E
     let stored = tokio::time::timeout(LOOK_UP_TIMEOUT, look_up(config, None)).await;
     // what was found matters more than a broker that does not answer
     if let Some(checkpoint) = latest(state.checkpoint.as_ref(), stored.ok().and_then(Result::ok).flatten()) {
-        definite.what += &format!("; every event before {} is in Kafka or parked", checkpoint.position.flush);
+        // rows from before the slot come first
+        if checkpoint.backfill.is_none() {
+            definite.what +=
+                &format!("; every event before {} is in Kafka or parked", checkpoint.position.flush);
+        }
     }
     definite.into()
 }

@@ -195,6 +195,10 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::ReplayRunning, Decides("the other replay has to end")),
     (Code::ReplayTooLarge, Decides(ARGUMENTS)),
     (Code::ReplayImpossible, Decides("the operator knows what the table has, and what the records need")),
+    (
+        Code::BackfillImpossible,
+        Decides("the operator knows who has moved the slot, and what the records need"),
+    ),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

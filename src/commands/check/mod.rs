@@ -5,6 +5,7 @@
 
 mod address;
 mod allowed_topics;
+mod backfill;
 mod dead_letters;
 mod end_to_end;
 mod failover;

@@ -7,7 +7,7 @@ use pg_logical::session::Session;
 use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
-use super::{dead_letters, failover, outbox, polling, positions, role, server, shards, slot};
+use super::{backfill, dead_letters, failover, outbox, polling, positions, role, server, shards, slot};
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::{CatchUp, Config};
@@ -67,6 +67,7 @@ async fn check_in_session(
     server::check_settings(&server, config, &catalog, findings);
     role::check(session, config, &server, &catalog, findings).await?;
     slot::check(session, config, &catalog, findings).await?;
+    backfill::check(session, config, findings).await?;
     failover::check(session, config, &server, &catalog, findings).await?;
     role::check_heartbeat(session, config, findings).await?;
     if config.postgres.catch_up == CatchUp::Auto {
@@ -80,6 +81,7 @@ async fn check_in_session(
     for shard in others {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         slot::check(session, shard, &catalog, findings).await?;
+        backfill::check(session, shard, findings).await?;
         outbox::check_published(shard, &catalog, findings);
         catalogs.push(catalog);
     }

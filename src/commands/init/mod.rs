@@ -4,6 +4,7 @@
 //! it; the command runs them and the script prints them. They are ordered so that an interrupted run can be repeated.
 
 mod acls;
+mod backfill;
 mod business_key;
 mod consumer;
 mod emit_message;
@@ -22,8 +23,10 @@ mod slot;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::quoting::literal;
 use pg_logical::{Environment, quoting};
+use tokio::signal::unix::SignalKind;
 
 use super::server::Server;
+use super::signals::cancelled_by;
 use super::{connection_of, say_wait};
 use crate::cli::init::InitArgs;
 use crate::config::Config;
@@ -32,9 +35,10 @@ use crate::outbox::Outbox;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
 };
-use crate::postgres::slot_record;
+use crate::postgres::{backfills, slot_record};
 use crate::routing::Router;
 use crate::terminal;
+use backfill::Backfill;
 pub(super) use business_key::lacks as lacks_business_key;
 pub(super) use emit_message::OPEN_TO_ALL;
 use maker::{MAKE_TIMEOUT, Maker, cannot};
@@ -53,6 +57,9 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     if args.print_sql {
         let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
         return terminal::print(&script::script(config, role));
+    }
+    if args.backfill {
+        backfill::check(config)?;
     }
     let conninfo = match &args.url {
         None => config.postgres.conninfo.clone(),
@@ -105,6 +112,7 @@ fn check(args: &InitArgs) -> Result<(), Error> {
 
 struct Init<'a> {
     config: &'a Config,
+    args: &'a InitArgs,
     role: Option<&'a str>,
     /// How the router will connect.
     router: ConnInfo,
@@ -119,7 +127,7 @@ impl<'a> Init<'a> {
             role.clone_into(&mut router.user);
         }
         let maker = Maker::connect(conninfo, Some(router.clone()), args.json).await?;
-        Ok(Init { config, role, router, maker })
+        Ok(Init { config, args, role, router, maker })
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
@@ -181,8 +189,17 @@ impl<'a> Init<'a> {
             }
         }
         self.verify_shards(&shards).await?;
+        let mut backfill = None;
+        if self.args.backfill {
+            let session = &mut self.maker.session;
+            let ours = config.slots_of_all_shards();
+            backfill::no_other_shards(&slots_of_other_shards(session, config.base_slot(), &ours).await?)?;
+            backfill = Some(Backfill::prepare(session, config, self.args).await?);
+            let role = self.router.user.clone();
+            self.maker.make_all(&backfill::privileges(config, &role)).await?;
+        }
         for shard in &shards {
-            self.make_slot(&server, shard).await?;
+            self.make_slot(&server, shard, backfill.as_ref()).await?;
         }
         let open = match config.outbox.message_prefix {
             Some(_) => self.maker.session.query(OPEN_TO_ALL).await?,
@@ -231,12 +248,24 @@ impl<'a> Init<'a> {
         check_column_lists(outbox, config.source(), &columns, &catalog)
     }
 
-    async fn make_slot(&mut self, server: &Server, config: &Config) -> Result<(), Error> {
+    async fn make_slot(
+        &mut self,
+        server: &Server,
+        config: &Config,
+        backfill: Option<&Backfill>,
+    ) -> Result<(), Error> {
         let name = format!("slot {}", config.postgres.slot);
         let (postgres, outbox) = (&config.postgres, &config.outbox);
         let catalog = Catalog::query(&mut self.maker.session, postgres, outbox).await?;
-        if let Some(found) = &catalog.slot {
+        let mut existing = catalog.slot.as_ref();
+        if let Some(found) = existing {
             slot::usable(&catalog, found, config)?;
+            let (session, confirmed) = (&mut self.maker.session, found.confirmed_flush_lsn);
+            if backfill::begins_anew(session, &postgres.slot, confirmed, backfill.is_some()).await? {
+                existing = None;
+            }
+        }
+        if let Some(found) = existing {
             if found.failover != Some(false) {
                 return self.maker.say(&name, "exists already");
             }
@@ -250,16 +279,29 @@ impl<'a> Init<'a> {
             };
         }
         self.record(&slot_record::forget(&postgres.slot)).await?;
+        if backfill.is_none() {
+            backfill::refuse_to_forget(&mut self.maker.session, &postgres.slot).await?;
+        }
+        self.record(&backfills::forget(&postgres.slot)).await?;
+        let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
         // slot creation waits for all open transactions
         self.maker.session.set_answer_timeout(None);
         self.maker.report_waits_with(slot::say_wait);
-        let from =
-            slot::create(&mut self.maker.session, &self.maker.conninfo, server, &postgres.slot).await?;
+        let (from, rows) = match backfill {
+            Some(backfill) => {
+                let (from, rows) = backfill.create_slot(&mut self.maker, server, config, &stop).await?;
+                (from, format!("; {rows}"))
+            }
+            None => {
+                let (session, conninfo) = (&mut self.maker.session, &self.maker.conninfo);
+                (slot::create(session, conninfo, server, &postgres.slot, &stop).await?, String::new())
+            }
+        };
         self.maker.session.set_answer_timeout(Some(MAKE_TIMEOUT));
         self.maker.report_waits_with(say_wait);
         // if interrupted before this, the router does not take the slot for new, which is safe
         self.record(&slot_record::created(&postgres.slot, &literal(&from))).await?;
-        self.maker.say_change(&name, &format!("created; holds every change committed after {from}"))
+        self.maker.say_change(&name, &format!("created; holds every change committed after {from}{rows}"))
     }
 
     async fn record(&mut self, sql: &str) -> Result<(), Error> {

@@ -89,6 +89,11 @@ pub(super) fn outbox_tables(config: &Config) -> Option<String> {
 
 /// Privileges on a table of the router's schema.
 pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
+    privilege(role, "outbox_router", table, needed, purpose)
+}
+
+/// Privileges on a table, and on its schema. Both names are as in SQL.
+pub(super) fn privilege(role: &str, schema: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
     let (name, text) = (quoting::identifier(role), literal(role));
     let held: Vec<_> = needed
         .iter()
@@ -106,7 +111,7 @@ pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose:
             held.join(" AND ")
         ),
         make: format!(
-            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT {} ON {table} TO {name};",
+            "GRANT USAGE ON SCHEMA {schema} TO {name};\nGRANT {} ON {table} TO {name};",
             needed.join(", ")
         ),
         done: "granted",

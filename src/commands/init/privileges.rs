@@ -11,7 +11,7 @@ use super::object::{Object, table_privilege};
 use super::polling;
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
-use crate::postgres::{dead_letters, heartbeat};
+use crate::postgres::{backfills, dead_letters, heartbeat};
 
 /// The role that the router runs as, and what it is granted for this configuration.
 pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
@@ -33,6 +33,8 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
         let (table, needed) = (dead_letters::sql::TABLE, &dead_letters::sql::REQUIRED_PRIVILEGES);
         objects.push(table_privilege(role, table, needed, purpose));
     }
+    let purpose = "How far rows from before the slot are sent, after init --backfill";
+    objects.push(table_privilege(role, backfills::TABLE, &backfills::REQUIRED_PRIVILEGES, purpose));
     if config.delivery.positions_topic.is_some() {
         let purpose =
             "A start without a checkpoint finds there whether the slot is new or the checkpoint is lost";

@@ -6,7 +6,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
     what: "router's schema",
     title: "schema outbox_router",
     history: "outbox_router.refinery_schema_history",
-    tables: &["dead_letters", "slots", "poll_claims", "replays"],
+    tables: &["dead_letters", "slots", "poll_claims", "replays", "backfills"],
     files: &[
         Migration {
             version: 1,
@@ -30,6 +30,11 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             sql: include_str!("../../../migrations/V5__poll_claims.sql"),
         },
         Migration { version: 6, name: "replays", sql: include_str!("../../../migrations/V6__replays.sql") },
+        Migration {
+            version: 7,
+            name: "backfills",
+            sql: include_str!("../../../migrations/V7__backfills.sql"),
+        },
     ],
 };
 
@@ -48,6 +53,7 @@ mod tests {
             "3344146211584871952",
             "4372394796082884502",
             "4434196090459725650",
+            "3380403652707463063",
         ];
         assert_eq!(checksums, known);
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
-use crate::postgres::slot_record;
+use crate::postgres::{backfills, slot_record};
 
 /// The whole script.
 pub(super) fn script(config: &Config, role: &str) -> String {
@@ -61,9 +61,11 @@ pub(super) fn script(config: &Config, role: &str) -> String {
             format!(
                 "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot}) AS is_missing \\gset\n\
                  \\if :is_missing\n{};\n\
+                 {};\n\
                  SELECT lsn AS created_at FROM pg_catalog.pg_create_logical_replication_slot({slot}, 'pgoutput'{failover}) \\gset\n\
                  {};\n\\endif",
                 slot_record::forget(&shard.postgres.slot),
+                backfills::forget(&shard.postgres.slot),
                 slot_record::created(&shard.postgres.slot, ":'created_at'"),
             )
         });

@@ -10,12 +10,11 @@ use pg_logical::lock_wait::LockWait;
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
-use tokio::signal::unix::SignalKind;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::maker::APPLICATION_NAME;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
-use crate::commands::signals::cancelled_by;
 use crate::config::Config;
 use crate::error::{Definite, Effect, Error, ErrorCode, Exit, Remedy, Step};
 use crate::postgres::administrator;
@@ -132,32 +131,46 @@ pub(super) async fn create(
     conninfo: &ConnInfo,
     server: &Server,
     name: &str,
+    stop: &CancellationToken,
 ) -> Result<String, Error> {
-    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
     let (pid, host) = (session.backend_pid(), session.info().host.clone());
     let failover = if server.number >= FAILOVER_SLOTS { ", failover => true" } else { "" };
     let sql = format!(
         "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
         literal(name)
     );
-    let mut creation = pin!(session.query_one(&sql));
+    let created = unless_interrupted(session.query_one(&sql), conninfo, (host, pid), name, stop);
+    created.await.map(Option::unwrap_or_default)
+}
+
+/// Waits for a slot to be created by this server process, unless somebody stops it.
+pub(super) async fn unless_interrupted<T>(
+    creation: impl Future<Output = Result<T, QueryError>>,
+    conninfo: &ConnInfo,
+    (host, pid): (Host, i32),
+    name: &str,
+    stop: &CancellationToken,
+) -> Result<T, Error> {
+    let mut creation = pin!(creation);
     tokio::select! {
         biased;
-        created = &mut creation => {
-            return created.map(Option::unwrap_or_default).map_err(|error| refused(error, name, conninfo));
-        }
+        created = &mut creation => return created.map_err(|error| refused(error, name, conninfo)),
         () = stop.cancelled() => {}
     }
     // if this fails, the server ends the statement once it notices that this process has ended
     let _ = timeout(CANCEL_TIMEOUT, cancel(conninfo, host, pid)).await;
     match timeout(CANCEL_TIMEOUT, creation).await {
-        Ok(Ok(lsn)) => Ok(lsn.unwrap_or_default()),
-        _ => Err(Error::refused(
-            ErrorCode::InitIncomplete,
-            format!("interrupted before the slot {name} was created; everything else exists"),
-            "Run init again to create the slot",
-        )),
+        Ok(Ok(created)) => Ok(created),
+        _ => Err(interrupted(name)),
     }
+}
+
+pub(super) fn interrupted(name: &str) -> Error {
+    Error::refused(
+        ErrorCode::InitIncomplete,
+        format!("interrupted before the slot {name} was created; everything else exists"),
+        "Run init again to create the slot",
+    )
 }
 
 /// Logs what the creation of a slot waits for.

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorCode};
 use crate::pipeline::Change;
 use crate::postgres::replays::{Request, lease};
 use crate::postgres::rows::layout::write_insert;
+use crate::postgres::rows::reader::RowReader;
 use crate::quantity::{self, counted};
 use crate::routing::Routed;
 use crate::sink::leave_out::LeftOut;
@@ -87,7 +88,9 @@ pub(super) async fn count(session: &mut Session, selected: &Selected, quiet: boo
     }
     let bar = ProgressBar::new_spinner().with_message("counting");
     let bar = Some(bar).filter(|_| io::stderr().is_terminal() && !quiet);
-    let (mut reader, mut insert) = (selected.reader(session, None).await?, Vec::new());
+    let (query, extent) = selected.rows(None);
+    let mut reader = RowReader::begin(session, query, extent).await.map_err(readable)?;
+    let mut insert = Vec::new();
     while let Some(page) = reader.next_page(session).await.map_err(readable)? {
         for (row, cursor) in page {
             write_insert(&mut insert, selected.conversion.layout.oid(), &row.values);

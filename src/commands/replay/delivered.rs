@@ -5,6 +5,7 @@ use pg_logical::session::Session;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::postgres::backfills::access::refuse_unfinished;
 use crate::postgres::rows::{moment, read_only};
 
 /// What tells later which rows are delivered now: the time in microseconds since 1970 if the table is polled, otherwise a transaction id.
@@ -32,6 +33,8 @@ pub(super) async fn delivered(
             moment(horizon.parse().unwrap_or_default())
         )]);
     }
+    let slots = config.slots_of_all_shards();
+    refuse_unfinished(session, &slots, "a replay would send them before their turn").await?;
     // whatever has an older transaction had ended before the confirmed position of each slot
     let mut conditions = vec![format!("age(q.xmin) > age({}::xid)", literal(horizon))];
     let parked = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \

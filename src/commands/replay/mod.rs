@@ -4,7 +4,6 @@ mod arguments;
 mod count;
 mod delivered;
 mod list;
-mod order;
 mod selected;
 mod sending;
 

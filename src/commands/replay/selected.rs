@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use pg_logical::session::Session;
 
-use super::arguments::{moment, now, readable, verify};
+use super::arguments::{readable, verify};
 use super::delivered::{delivered, horizon};
-use super::order::{order, warn_without_index};
 use crate::cli::replay::ReplayArgs;
+use crate::commands::times::{moment, now};
 use crate::config::{Config, TableName};
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode};
+use crate::outbox::Cursor;
 use crate::outbox::Field;
 use crate::postgres::replays::{Request, Selection};
 use crate::postgres::rows::layout::TableLayout;
-use crate::postgres::rows::page::{Cursor, RowQuery, is_one_of};
-use crate::postgres::rows::reader::{Extent, RowReader};
+use crate::postgres::rows::order::{order, warn_without_index};
+use crate::postgres::rows::page::{RowQuery, is_one_of};
+use crate::postgres::rows::reader::Extent;
 use crate::replay::Conversion;
 use crate::routing::check_topic;
 use crate::utc::Utc;
@@ -178,8 +180,9 @@ impl Selected {
             (None, Asked::Before(request)) => request.until,
         };
         let columns = Conversion::columns(&for_rows, &layout);
-        let order = order(session, config, &layout, table, created_at).await?;
-        let mut query = RowQuery::new(table, created_at, order.ties, columns.clone());
+        let order = order(session, &config.outbox, config.polling.as_ref(), &layout, table, created_at).await;
+        let order = order.map_err(readable)?;
+        let mut query = RowQuery::new(layout.in_from(), created_at, order.ties, columns.clone());
         if let Asked::Before(Request { order_by, .. }) = asked
             && *order_by != query.order_by()
         {
@@ -210,7 +213,7 @@ impl Selected {
             verify(session, table, column, option, values).await?;
             query = query.only(is_one_of(column, values));
         }
-        warn_without_index(session, table, created_at).await?;
+        warn_without_index(session, table, created_at).await.map_err(readable)?;
         let horizon = match asked {
             Asked::Now(now) => horizon(session, config, now).await?,
             Asked::Before(request) => request.horizon.clone(),
@@ -250,14 +253,9 @@ impl Selected {
         self.query.order_by()
     }
 
-    /// Begins to read, after this row if there is one.
-    pub(super) async fn reader(
-        &self,
-        session: &mut Session,
-        after: Option<Cursor>,
-    ) -> Result<RowReader, Error> {
-        let extent = Extent { since: self.since, until: self.until, after };
-        RowReader::begin(session, self.query.clone(), extent).await.map_err(readable)
+    /// How they are read, after this row if there is one.
+    pub(super) fn rows(&self, after: Option<Cursor>) -> (RowQuery, Extent) {
+        (self.query.clone(), Extent { since: self.since, until: self.until, after })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::postgres::replays::lease::{self, Lease, State};
 use crate::quantity::{counted, time};
 use crate::replay::{Batch, End, send};
 use crate::sink::leave_out::LeftOut;
-use crate::source::table::replayed::Acknowledged;
+use crate::source::table::sent::Acknowledged;
 use crate::supervisor::Backoff;
 use crate::terminal;
 
@@ -145,11 +145,9 @@ impl<'a> Sending<'a> {
                 None => open(self.config).await?,
             };
             storing.set_answer_timeout(Some(ANSWER_TIMEOUT));
-            let mut reading = open(self.config).await?;
-            let reader = self.selected.reader(&mut reading, self.done.last.clone()).await?;
-            Ok::<_, Error>((storing, reading, reader))
+            Ok::<_, Error>((storing, open(self.config).await?))
         };
-        let (mut storing, reading, reader) = tokio::select! {
+        let (mut storing, reading) = tokio::select! {
             biased;
             started = starting => started?,
             () = stop.cancelled() => return Ok(End::Stopped),
@@ -157,7 +155,7 @@ impl<'a> Sending<'a> {
         let batch = Batch {
             conversion: &self.selected.conversion,
             session: reading,
-            reader,
+            rows: self.selected.rows(self.done.last.clone()),
             rate: self.rate,
             alone: self.alone,
             left_out: self.left_out.clone(),

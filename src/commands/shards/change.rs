@@ -18,6 +18,7 @@ use crate::commands::stored_position::StoredPosition;
 use crate::commands::{connect, log_end};
 use crate::config::Config;
 use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
+use crate::postgres::backfills::access::refuse_unfinished;
 use crate::postgres::bookmarks;
 use crate::postgres::catalog::{Catalog, FLUSH_LSN, Missing, check_shards};
 use crate::postgres::dead_letters::sql as dead_letters;
@@ -72,6 +73,8 @@ pub(super) async fn change(config: &Config, from: u32, dry_run: bool, json: bool
     let mut only = drain::lock_command(config).await?;
     let mut session = connect(config, "shards", Startup::default()).await?;
     check_new_shards(&mut session, &new).await?;
+    let slots: Vec<String> = old.iter().map(|shard| shard.postgres.slot.clone()).collect();
+    refuse_unfinished(&mut session, &slots, "the new shards have none of them").await?;
     let left = with_slot(&mut session, &old).await?;
     let decided = match plan::read(config).await? {
         Some(Handover::Done(at)) if left.is_empty() => {

@@ -21,6 +21,7 @@ use crate::commands::stored_position::StoredPosition;
 use crate::commands::{ANSWER_TIMEOUT, confirm_by_count};
 use crate::config::Config;
 use crate::error::{Definite, Error, ErrorCode, Exit, Step};
+use crate::postgres::backfills::access::refuse_unfinished;
 use crate::postgres::bookmarks::{self, Bookmark, REPLICATION};
 use crate::postgres::slot_functions;
 use crate::postgres::slot_lock;
@@ -39,6 +40,8 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
     check_confirmable(how)?;
     let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
+    let slots = std::slice::from_ref(slot);
+    refuse_unfinished(&mut before.session, slots, "they end where the slot begins").await?;
     if let Some(known) = before.slot() {
         known.check_database(slot)?;
     }
@@ -130,6 +133,8 @@ pub(super) async fn advance(config: &Arc<Config>, to: Lsn, how: &MoveArgs) -> Re
     check_confirmable(how)?;
     let mut before = StoredPosition::load(config).await?;
     let slot = &config.postgres.slot;
+    let slots = std::slice::from_ref(slot);
+    refuse_unfinished(&mut before.session, slots, "they end where the slot begins").await?;
     before.catalog.check_slot(config.source())?;
     let (now, ahead) = (before.position(), Position { flush: to, partial: None });
     let flush = before.system.flush;

@@ -114,6 +114,16 @@ pub(super) fn delete(router: &str, keys: &[Key]) -> String {
     )
 }
 
+/// Deletes those of rows that were read from the table, and so have no transaction id.
+pub fn forget_of_table(router: &str) -> String {
+    format!("DELETE FROM {TABLE} WHERE router = {} AND xid = 0", literal(router))
+}
+
+/// Deletes those of them from a position on.
+pub fn forget_of_table_from(router: &str, from: Lsn) -> String {
+    format!("{} AND final_lsn >= '{from}'", forget_of_table(router))
+}
+
 /// Records that a retry failed. A decision to discard that was made meanwhile stays.
 pub(super) fn failed(router: &str, key: Key, reason: Reason, detail: &str) -> String {
     format!(

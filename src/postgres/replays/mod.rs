@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode};
-use crate::postgres::rows::page::Cursor;
+use crate::outbox::Cursor;
 use crate::postgres::rows::{micros_of, read_only};
 
 /// What to do if the table cannot be used.

@@ -63,6 +63,12 @@ impl TableLayout {
         Oid(self.oid)
     }
 
+    /// As after FROM: a stream has the rows of partitions, but none of tables that inherit from this one.
+    pub fn in_from(&self) -> String {
+        let only = if self.partitioned { "" } else { "ONLY " };
+        format!("{only}{}", self.name.in_sql())
+    }
+
     /// Whether it has partitions.
     pub fn is_partitioned(&self) -> bool {
         self.partitioned
@@ -71,6 +77,11 @@ impl TableLayout {
     /// Whether it has this column.
     pub fn has(&self, name: &str) -> bool {
         self.columns.iter().any(|column| column.name == name)
+    }
+
+    /// The OID of the type of this column.
+    pub fn type_of(&self, name: &str) -> Option<u32> {
+        self.columns.iter().find(|column| column.name == name).map(|column| column.type_id)
     }
 
     /// Whether it has this column, and its values are dates or times.

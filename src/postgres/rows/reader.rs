@@ -6,7 +6,8 @@ use pg_logical::session::{Row, Session};
 use pg_logical::{PgTimestamp, QueryError};
 
 use super::TableRow;
-use super::page::{Cursor, EARLIEST, RowQuery};
+use super::page::{EARLIEST, RowQuery};
+use crate::outbox::Cursor;
 
 /// How many rows a page has.
 const PAGE_ROWS: usize = 2_000;
@@ -88,24 +89,26 @@ impl RowReader {
         let rows = session.query(&sql).await?;
         let took = begun.elapsed();
         let columns = self.query.columns_before();
-        let last = rows.last().and_then(|row| cursor(row, columns));
         let first = rows.first().and_then(micros).unwrap_or(spans.from);
         let there = rows.last().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
         let full = there >= PAGE_ROWS || there > rows.len();
-        self.spans.advance(to, rows.len(), first, last.filter(|_| full), took);
-        let read = |row: &Row| {
+        let mut found: Vec<Found> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let before = found.last().map(|(_, cursor)| cursor).or(spans.after.as_ref());
+            let Some(cursor) = self.cursor(row, before, columns) else { continue };
             let values = (columns..row.len()).map(|index| row.get(index).map(str::to_owned)).collect();
-            let cursor = cursor(row, columns)?;
-            Some((TableRow { inserted: PgTimestamp::from_unix_micros(cursor.micros), values }, cursor))
-        };
-        Ok(Some(rows.iter().filter_map(read).collect()))
+            found.push((TableRow { inserted: PgTimestamp::from_unix_micros(cursor.micros), values }, cursor));
+        }
+        let last = found.last().map(|(_, cursor)| cursor.clone()).filter(|_| full);
+        self.spans.advance(to, rows.len(), first, last, took);
+        Ok(Some(found))
     }
-}
 
-/// The place of a row whose values begin in this column.
-fn cursor(row: &Row, values: usize) -> Option<Cursor> {
-    let ties = (3..values).map(|index| row.get(index).unwrap_or_default().to_owned()).collect();
-    Some(Cursor { micros: micros(row)?, created_at: row.get(2)?.to_owned(), ties })
+    /// The place of a row whose values begin in this column.
+    fn cursor(&self, row: &Row, before: Option<&Cursor>, values: usize) -> Option<Cursor> {
+        let keys = (3..values).map(|index| row.get(index).unwrap_or_default().to_owned()).collect();
+        Some(self.query.cursor(before, micros(row)?, row.get(2)?.to_owned(), keys))
+    }
 }
 
 fn micros(row: &Row) -> Option<i64> {

@@ -136,6 +136,7 @@ impl Fixture {
                 refused: BTreeMap::new(),
                 retry_alone: false,
                 required_log_end: start.parked,
+                of_rows: None,
                 pipeline: self.parts(),
                 transactional: mode == Mode::ExactlyOnce,
                 with_checkpoints: mode != Mode::SlotOnly,

@@ -50,6 +50,8 @@ pub struct DeadLetterParts {
     pub required_log_end: Option<Lsn>,
     /// Decode stored events and turn them into records.
     pub pipeline: (Outbox, Router),
+    /// The router for those that were read from the table, not from the log.
+    pub of_rows: Option<Router>,
     /// Records are delivered only when their Kafka transaction is committed.
     pub transactional: bool,
     /// Checkpoints are stored and name the log end that parked rows require. An event then counts as acknowledged as soon
@@ -65,6 +67,7 @@ pub struct DeadLetters<K> {
     parking: Parking,
     outbox: Outbox,
     router: Router,
+    of_rows: Option<Router>,
     transactional: bool,
     with_checkpoints: bool,
     /// Results of the store that the next iteration handles.
@@ -111,6 +114,7 @@ impl<K: Sink> DeadLetters<K> {
             parking,
             outbox,
             router,
+            of_rows: parts.of_rows,
             transactional: parts.transactional,
             with_checkpoints: parts.with_checkpoints,
             reports: VecDeque::new(),
@@ -144,7 +148,7 @@ impl<K: Sink> DeadLetters<K> {
 
     /// Sends the fetched events whose retry was decided, unless the window is full.
     fn retry(&mut self, window: &Window) {
-        let DeadLetters { inner, parking, outbox, router, monitor, .. } = self;
+        let DeadLetters { inner, parking, outbox, router, of_rows, monitor, .. } = self;
         loop {
             parking.discard(monitor);
             let retries = parking.retries();
@@ -170,6 +174,7 @@ impl<K: Sink> DeadLetters<K> {
                     continue;
                 }
             };
+            let router = of_rows.as_mut().filter(|_| letter.xid == 0).unwrap_or(router);
             router.set_replay_mark(letter.replay.as_deref());
             let routed = router.route(&row, &origin).map_err(Unsendable::from);
             let event = pipeline::Event::parked(row, origin, &letter.original);

@@ -37,17 +37,23 @@ enum Mode {
 }
 
 impl Checkpointer {
+    /// `start`: the position of the source for which `resumed_from` stands.
     pub(super) fn new(
         store: CheckpointStore,
         resumed_from: Checkpoint,
+        start: Position,
         size: TransactionSize,
         timeout: Duration,
     ) -> Self {
         let mode = match store {
             CheckpointStore::Off => Mode::SlotOnly,
-            CheckpointStore::Separate(topic) => Mode::Separate(topic),
+            CheckpointStore::Separate(mut topic) => {
+                topic.stands_for(start);
+                Mode::Separate(topic)
+            }
             CheckpointStore::Transactional(_) => {
-                Mode::Transactional(Box::new(Transactions::new(resumed_from.clone(), size, timeout)))
+                let committed = resumed_from.clone();
+                Mode::Transactional(Box::new(Transactions::new(committed, start, size, timeout)))
             }
         };
         Checkpointer { mode, resumed_from }
@@ -74,7 +80,7 @@ impl Checkpointer {
                 let at = transactions.close_if_due(position, intake);
                 if transactions.is_closing() && settled {
                     let checkpoint = now(&self.resumed_from, progress, add);
-                    transactions.begin(checkpoint, |checkpoint| sink.commit(checkpoint))?;
+                    transactions.begin(checkpoint, position, |checkpoint| sink.commit(checkpoint))?;
                 }
                 Ok(at)
             }
@@ -86,7 +92,7 @@ impl Checkpointer {
         match &self.mode {
             Mode::SlotOnly => None,
             Mode::Separate(topic) => Some(topic.durable_position()),
-            Mode::Transactional(transactions) => Some(transactions.committed().position),
+            Mode::Transactional(transactions) => Some(transactions.position()),
         }
     }
 
@@ -94,7 +100,7 @@ impl Checkpointer {
     pub(super) fn resume_position(&self, progress: &Progress) -> Position {
         match &self.mode {
             Mode::SlotOnly | Mode::Separate(_) => progress.position(),
-            Mode::Transactional(transactions) => transactions.committed().position,
+            Mode::Transactional(transactions) => transactions.position(),
         }
     }
 
@@ -103,7 +109,7 @@ impl Checkpointer {
         match &self.mode {
             Mode::SlotOnly => progress.position().flush,
             Mode::Separate(topic) => topic.durable(),
-            Mode::Transactional(transactions) => transactions.committed().position.flush,
+            Mode::Transactional(transactions) => transactions.position().flush,
         }
     }
 

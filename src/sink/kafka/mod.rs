@@ -59,7 +59,7 @@ use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::{Monitor, TopicCounters};
 use crate::pipeline::PipelineOutput;
-use crate::progress::{Partial, Progress, Sequence};
+use crate::progress::{Partial, Position, Progress, Sequence};
 use crate::relay::{
     Durability, Health, InFlight, Intake, LoopState, NotSent, Outcome, Refusal, Sent, Sink, SinkEvent,
     Stalled, until,
@@ -113,6 +113,8 @@ pub(crate) struct KafkaParts {
     pub(crate) store: CheckpointStore,
     /// The checkpoint that the session resumed from.
     pub(crate) resumed_from: Checkpoint,
+    /// The position of the source for which it stands.
+    pub(crate) start: Position,
     /// The size of Kafka transactions.
     pub(crate) transaction_size: TransactionSize,
     /// `transaction.timeout.ms`
@@ -141,6 +143,7 @@ impl KafkaParts {
             delivery_reports,
             store: CheckpointStore::Off,
             resumed_from: Checkpoint::none(),
+            start: Position::default(),
             transaction_size: TransactionSize::default(),
             transaction_timeout: properties::transaction_timeout(config),
             suspect,
@@ -195,7 +198,7 @@ pub struct KafkaEnd {
 
 impl KafkaSink {
     pub(crate) fn new(parts: KafkaParts) -> Self {
-        let start = parts.resumed_from.position;
+        let start = parts.start;
         let mut stall_timer = interval(STALL_CHECK_INTERVAL);
         stall_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         KafkaSink {
@@ -204,6 +207,7 @@ impl KafkaSink {
             checkpointer: Checkpointer::new(
                 parts.store,
                 parts.resumed_from,
+                start,
                 parts.transaction_size,
                 parts.transaction_timeout,
             ),

@@ -42,6 +42,8 @@ const WHEN_IDLE: Duration = Duration::from_secs(1);
 pub(super) struct Transactions {
     /// The checkpoint of the last commit.
     committed: Checkpoint,
+    /// The position of the source that it stands for.
+    position: Position,
     /// The transaction that takes records.
     open: Option<Open>,
     /// The acknowledged records of the open transaction.
@@ -78,6 +80,7 @@ struct Committing {
     /// When the transaction was closed to new records.
     closed: Instant,
     checkpoint: Checkpoint,
+    position: Position,
     delivered: DeliveryStats,
     open: Option<Open>,
 }
@@ -108,9 +111,16 @@ enum Due {
 }
 
 impl Transactions {
-    pub(super) fn new(committed: Checkpoint, size: TransactionSize, timeout: Duration) -> Self {
+    /// `position`: that of the source for which `committed` stands.
+    pub(super) fn new(
+        committed: Checkpoint,
+        position: Position,
+        size: TransactionSize,
+        timeout: Duration,
+    ) -> Self {
         Transactions {
             committed,
+            position,
             open: None,
             delivered: DeliveryStats::default(),
             closing: None,
@@ -216,6 +226,11 @@ impl Transactions {
             + self.committing.as_ref().map_or(0, |committing| committing.delivered.records())
     }
 
+    /// The position up to which everything is committed.
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
     /// The last committed checkpoint.
     pub(super) fn committed(&self) -> &Checkpoint {
         &self.committed
@@ -281,24 +296,25 @@ impl Transactions {
                 Some(since + LONG_BACKLOG_INTERVAL)
             }
             (Some(Open { since, .. }), Intake::Behind) => Some(since + BACKLOG_INTERVAL),
-            (None, _) if position == self.committed.position => return Due::Not,
+            (None, _) if position == self.position => return Due::Not,
             (None, Intake::Paused) => return Due::Now,
             (None, _) => self.last.map(|last| last + WHEN_IDLE),
         };
         at.filter(|at| *at > now).map_or(Due::Now, Due::At)
     }
 
-    /// Commits the transaction, which must be closed and whose records must all be acknowledged.
+    /// Commits the transaction, which must be closed and whose records must all be acknowledged. `position`: that of the source.
     pub(super) fn begin(
         &mut self,
         checkpoint: Checkpoint,
+        position: Position,
         commit: impl FnOnce(&Checkpoint) -> Result<Commit, NotCommitted>,
     ) -> Result<(), Error> {
         let commit = commit(&checkpoint)?;
         let (open, since) = (self.open.take(), Instant::now());
         let delivered = std::mem::take(&mut self.delivered);
         let closed = self.closing.take().unwrap_or(since);
-        self.committing = Some(Committing { commit, since, closed, checkpoint, delivered, open });
+        self.committing = Some(Committing { commit, since, closed, checkpoint, position, delivered, open });
         self.last = Some(since);
         Ok(())
     }
@@ -316,7 +332,7 @@ impl Transactions {
                 return Err(not_committed.into());
             }
         }
-        self.committed = over.checkpoint;
+        (self.committed, self.position) = (over.checkpoint, over.position);
         if let Some(Open { since, bytes, delay_is_explained, .. }) = over.open {
             self.advanced = true;
             if !delay_is_explained {
@@ -355,6 +371,7 @@ mod tests {
     fn committing(flush: u64) -> Transactions {
         Transactions::new(
             Checkpoint { position: at(flush), ..sample_checkpoint() },
+            at(flush),
             TransactionSize::default(),
             Duration::from_secs(60),
         )
@@ -463,8 +480,11 @@ mod tests {
         assert!(closing.is_closing() && !closing.is_settled());
         let failed = NotCommitted { reason: "fenced".into(), remedy: String::new() };
         let next = Checkpoint { position: at(9), ..sample_checkpoint() };
-        assert!(closing.begin(next, |_| Err(failed)).is_err());
+        assert!(closing.begin(next, at(9), |_| Err(failed)).is_err());
         closing.last_commit().await;
-        assert_eq!((closing.committed().position, closing.has_advanced()), (at(5), false));
+        assert_eq!(
+            (closing.committed().position, closing.position(), closing.has_advanced()),
+            (at(5), at(5), false)
+        );
     }
 }

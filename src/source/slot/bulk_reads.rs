@@ -28,13 +28,13 @@ use tokio::time::{Duration, Instant};
 
 use super::bulk_read_size::{BulkReadSize, SlotAt, Slower};
 use super::confirmation::moved_by_another;
-use super::lease::silence;
 use super::{SlotEnd, SlotParts, SlotSource};
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
 use crate::postgres::catalog::Slot;
 use crate::postgres::slot_functions;
 use crate::relay::DeliveryState;
+use crate::source::lease::silence;
 
 /// Bulk reads end at this fraction of `catch_up_lag`. At the lag itself the router would keep switching back and forth.
 const NEAR_FRACTION: u64 = 4;

@@ -7,12 +7,9 @@ use tokio::time::Instant;
 
 use super::SlotSource;
 use super::confirmation::moved_by_another;
-use super::lease::Clocks;
-use crate::error::{Error, Peer, with_config_file};
-use crate::monitor;
-use crate::postgres::catalog::Slot;
-use crate::postgres::slot_headroom::{Level, safe_bytes};
+use crate::error::{Error, Peer};
 use crate::postgres::watch::{Report, Walsender};
+use crate::source::lease::Clocks;
 
 impl<S: Transport> SlotSource<S> {
     pub(super) fn status_due(&mut self) {
@@ -67,7 +64,7 @@ impl<S: Transport> SlotSource<S> {
         }
         self.bulk_reads.catalog_checked(checked, &slot);
         self.standstill.waits_for_standbys(unconfirmed);
-        self.show_headroom(&slot);
+        self.headroom.show(&slot, &self.monitor);
         // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,
         // or somebody moved the slot; the next start decides what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {
@@ -109,34 +106,6 @@ impl<S: Transport> SlotSource<S> {
             self.lease.received_by_server(update, now);
         }
         Ok(())
-    }
-
-    /// Shows the slot headroom, and logs changes of its level.
-    fn show_headroom(&mut self, slot: &Slot) {
-        let changed = self.headroom.add_sample(std::time::Instant::now(), slot);
-        let (before, room) = (self.monitor.slot_headroom_level(), self.headroom.level());
-        self.monitor.slot(monitor::Slot {
-            at: None,
-            retained_bytes: slot.retained_bytes,
-            wal_status: slot.wal_status.clone(),
-            safe_wal_bytes: safe_bytes(slot),
-            safe_wal_seconds: self.headroom.left().map(|left| left.as_secs_f64()),
-            room,
-        });
-        if changed.is_none() {
-            return;
-        }
-        let (what, remedy) = self.headroom.describe(&self.config.postgres.slot, slot);
-        let remedy = with_config_file(remedy);
-        match room {
-            Level::Ample => tracing::info!("the slot has room again: {what}"),
-            _ if room < before => tracing::info!("the slot has more room: {what}"),
-            Level::Unreserved => tracing::error!(remedy, "{what}"),
-            Level::Extended | Level::Short => tracing::warn!(remedy, "{what}"),
-        }
-        if room > before {
-            self.monitor.last_problem(what);
-        }
     }
 
     pub(super) fn queue_status(&mut self, reply_requested: bool) {

@@ -5,13 +5,13 @@ use pg_logical::replication::ReplicationMessage;
 use pg_logical::stream::Transport;
 use pg_logical::{Lsn, PgTimestamp};
 
-use super::lease::Clocks;
 use super::read_throttle::ReadThrottle;
 use super::{SlotEnd, SlotSource};
 use crate::error::{Error, Peer};
 use crate::pipeline::Change;
 use crate::progress::Landmark;
 use crate::relay::Read;
+use crate::source::lease::Clocks;
 
 /// How many messages are read between two checks of the lease.
 const MESSAGES_PER_CLOCK_CHECK: u32 = 64;

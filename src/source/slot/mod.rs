@@ -5,7 +5,6 @@
 //! - `bulk_reads` switches between the stream and bulk reads; `bulk_read_size` sizes them
 //! - `resume_check` compares the start of the stream with the log that was read before
 //! - `feedback` answers the server and handles the results of the catalogue watch; `confirmation` bounds the confirmed position
-//! - `lease` bounds how long this session may send
 //! - `heartbeat`, `standstill` and `catalog_check` explain why no events arrive or none are confirmed
 
 mod bulk_read_refusal;
@@ -15,7 +14,6 @@ mod catalog_check;
 mod confirmation;
 mod feedback;
 mod heartbeat;
-mod lease;
 mod look_ahead;
 mod messages;
 mod read_policy;
@@ -34,16 +32,16 @@ use crate::checkpoint::{LogMismatch, ResumeCheck};
 use crate::config::Config;
 use crate::error::{Error, Peer};
 use crate::monitor::Monitor;
-use crate::postgres::slot_headroom::SlotHeadroom;
 use crate::postgres::watch::Watch;
 use crate::progress::Position;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled, until};
+use crate::source::headroom::Headroom;
+use crate::source::lease::{self, Clocks, Lease};
 use bulk_reads::BulkReads;
 pub(crate) use bulk_reads::begins_with_bulk_reads;
 use catalog_check::CatalogCheck;
 use confirmation::Confirmation;
 use heartbeat::Heartbeat;
-use lease::{Clocks, Lease};
 use messages::LastRead;
 use read_throttle::ReadThrottle;
 use resume_check::ResumeState;
@@ -95,7 +93,7 @@ pub struct SlotSource<S> {
     resume: ResumeState,
     bulk_reads: BulkReads,
     heartbeat: Option<Heartbeat>,
-    headroom: SlotHeadroom,
+    headroom: Headroom,
     standstill: Standstill,
     catalog_check: CatalogCheck,
     throttle: ReadThrottle,
@@ -153,6 +151,8 @@ pub enum SlotEnd {
     SinkTooSlow,
     /// Everything in its part of the log is read. The session drains before it ends.
     EndOfPart,
+    /// Every row from before the slot is sent; the next session streams.
+    BackfillDone,
     /// The server's log is not the one that was read before. Nothing of it was sent.
     LogMismatch(LogMismatch),
 }
@@ -182,6 +182,13 @@ pub struct SlotLeft {
 /// An idle session that holds the slot's lock until it is dropped.
 pub struct HeldLock(#[expect(dead_code, reason = "it is held")] Box<dyn Send>);
 
+impl HeldLock {
+    /// This session holds it.
+    pub fn of(session: Box<dyn Send>) -> Self {
+        HeldLock(session)
+    }
+}
+
 impl std::fmt::Debug for HeldLock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HeldLock")
@@ -202,7 +209,7 @@ impl<S: Transport> SlotSource<S> {
             confirmation: Confirmation::new(parts.confirmed),
             resume: ResumeState::new(parts.resume_check, parts.gap_accepted),
             heartbeat: Heartbeat::of(&parts.config, pg_logical::PgTimestamp::now()),
-            headroom: SlotHeadroom::new(parts.monitor.slot_headroom_level()),
+            headroom: Headroom::new(&parts.config.postgres.slot, &parts.monitor),
             standstill: Standstill::new(now, parts.backend_pid),
             catalog_check: CatalogCheck::new(now),
             throttle: ReadThrottle::new(now),

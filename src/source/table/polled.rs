@@ -46,7 +46,7 @@ impl PolledRows {
         PolledRows {
             from_worker,
             stopping,
-            rows: Rows::new(table, definitions),
+            rows: Rows::new(table, definitions, 0),
             failed: None,
             nothing_due: false,
             silent: None,

@@ -1,86 +1,27 @@
 //! Rows that are read page by page, and sent again.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use pg_logical::{Lsn, Oid};
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::rows::{Rows, rows_before};
+use super::paged::PagedRows;
+use super::sent::{Acknowledged, SentRows};
 use crate::error::{Error, Peer};
-use crate::postgres::rows::page::Cursor;
-use crate::postgres::rows::reader::Found;
-use crate::progress::Position;
+use crate::postgres::rows::pages::Pages;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 
 /// How far a rate may be made up for after a pause.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
-/// Another page is taken when fewer rows are left.
-const ROWS_HELD: usize = 1_000;
-
-/// How many rows may be consumed and not acknowledged. Those for which there is no record take no place in the window.
-const MAX_SENT: usize = 200_000;
-
-/// The next page, or why there is none. An empty option is the end of the rows.
-pub type Page = Result<Option<Vec<Found>>, Error>;
-
-/// Up to where the rows are acknowledged.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Acknowledged {
-    /// How many rows of the session.
-    pub rows: u64,
-    /// The last of them.
-    pub last: Option<Cursor>,
-}
-
-/// The rows that are consumed and not acknowledged, and how many were before them.
-#[derive(Debug, Default)]
-pub struct SentRows {
-    acknowledged: Acknowledged,
-    rest: VecDeque<Cursor>,
-}
-
-impl SentRows {
-    /// Takes the position up to which everything is acknowledged. Returns whether that is new.
-    pub fn acknowledge(&mut self, position: Position) -> bool {
-        let rows = rows_before(position);
-        let more = usize::try_from(rows.saturating_sub(self.acknowledged.rows)).unwrap_or(usize::MAX);
-        let last = self.rest.drain(..more.min(self.rest.len())).next_back();
-        let moved = last.is_some();
-        if moved {
-            self.acknowledged = Acknowledged { rows, last };
-        }
-        moved
-    }
-
-    /// Up to where they are acknowledged.
-    pub fn acknowledged(&self) -> &Acknowledged {
-        &self.acknowledged
-    }
-
-    /// The first one that is not acknowledged.
-    pub fn first(&self) -> Option<&Cursor> {
-        self.rest.front()
-    }
-}
-
 /// The source of one session.
 pub struct ReplayedRows {
-    pages: Receiver<Page>,
-    rows: Rows<Cursor>,
-    sent: SentRows,
-    /// Reading waits for acknowledgements.
-    held: bool,
+    rows: PagedRows,
     /// Reading waits for the time of the next row.
     paced: bool,
     tell: watch::Sender<Acknowledged>,
     pace: Pace,
-    failed: Option<Error>,
-    /// There are no more pages.
-    finished: bool,
 }
 
 /// Keeps a rate.
@@ -113,33 +54,17 @@ impl Pace {
 impl ReplayedRows {
     /// Reads `pages` of the table, which `definitions` describe, and tells how many rows are acknowledged. `rate`: rows a second.
     pub fn new(
-        pages: Receiver<Page>,
+        pages: Pages,
         table: Oid,
         definitions: Vec<Vec<u8>>,
         rate: Option<f64>,
         tell: watch::Sender<Acknowledged>,
     ) -> Self {
         ReplayedRows {
-            pages,
-            rows: Rows::new(table, definitions),
-            sent: SentRows::default(),
-            held: false,
+            rows: PagedRows::new(pages, table, definitions, Acknowledged::default()),
             paced: false,
             tell,
             pace: Pace::new(rate),
-            failed: None,
-            finished: false,
-        }
-    }
-
-    fn take(&mut self, page: Option<Page>) {
-        match page {
-            Some(Ok(Some(page))) => self.rows.extend(page.into_iter()),
-            Some(Ok(None)) => self.finished = true,
-            Some(Err(error)) => self.failed = Some(error),
-            None => {
-                self.failed = Some(Error::transient(Peer::Postgres, "the session that reads rows has ended"))
-            }
         }
     }
 }
@@ -148,26 +73,22 @@ impl Source for ReplayedRows {
     type End = SentRows;
 
     fn next(&mut self) -> Result<Read<'_>, Error> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
-        let begins = self.rows.beginning().is_some();
-        self.held = begins && self.sent.rest.len() >= MAX_SENT;
-        self.paced = begins && self.pace.waits(Instant::now());
-        if self.held || self.paced {
+        self.paced = self.rows.begins() && self.pace.waits(Instant::now());
+        if self.paced {
             return Ok(Read::Nothing);
         }
+        let finished = self.rows.is_finished() && self.rows.is_empty();
         match self.rows.next()? {
-            Read::Nothing if self.finished => Ok(Read::End(None)),
+            Read::Nothing if finished => Ok(Read::End(None)),
             read => Ok(read),
         }
     }
 
     fn consume(&mut self) {
-        if self.rows.beginning().is_some() {
+        if self.rows.begins() {
             self.pace.sent(Instant::now());
         }
-        self.sent.rest.extend(self.rows.consume());
+        self.rows.consume();
     }
 
     fn look_ahead(&self, see: &mut dyn FnMut(Read<'_>) -> bool) {
@@ -175,8 +96,8 @@ impl Source for ReplayedRows {
     }
 
     fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {
-        if self.sent.acknowledge(delivered.position) {
-            self.tell.send_replace(self.sent.acknowledged().clone());
+        if self.rows.sent.acknowledge(delivered.position) {
+            self.tell.send_replace(self.rows.sent.acknowledged().clone());
         }
         Ok(SourceState {
             intake: if delivered.ending { Intake::Paused } else { Intake::Behind },
@@ -186,18 +107,16 @@ impl Source for ReplayedRows {
             caught_up: false,
             restarted: false,
             ended: false,
-            again: self.held && self.sent.rest.len() < MAX_SENT,
+            again: self.rows.is_released(),
             gathered: false,
         })
     }
 
     async fn wait(&mut self) -> Result<(), Error> {
-        let wants_more = !self.finished && self.failed.is_none() && self.rows.len() < ROWS_HELD;
         tokio::select! {
             biased;
-            page = self.pages.recv(), if wants_more => self.take(page),
+            () = self.rows.read() => {}
             () = sleep_until(self.pace.due), if self.paced => {}
-            else => std::future::pending().await,
         }
         Ok(())
     }
@@ -218,7 +137,7 @@ impl Source for ReplayedRows {
     }
 
     async fn close(self, _outcome: &Outcome, _orderly: bool) -> SentRows {
-        self.sent
+        self.rows.sent
     }
 }
 

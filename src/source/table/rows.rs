@@ -22,7 +22,7 @@ pub(super) struct Rows<T> {
     stage: Stage,
     /// The Insert message of the first row.
     insert: Vec<u8>,
-    /// The number of the first row, from 0.
+    /// The number of the first row.
     number: u64,
 }
 
@@ -34,15 +34,15 @@ enum Stage {
 }
 
 impl<T> Rows<T> {
-    /// `definitions`: the messages that describe the table.
-    pub(super) fn new(table: Oid, definitions: Vec<Vec<u8>>) -> Self {
+    /// `definitions`: the messages that describe the table. The first row has the number `before`, of rows that earlier sessions sent.
+    pub(super) fn new(table: Oid, definitions: Vec<Vec<u8>>, before: u64) -> Self {
         Rows {
             table,
             definitions: definitions.into(),
             queue: VecDeque::new(),
             stage: Stage::Begin,
             insert: Vec::new(),
-            number: 0,
+            number: before,
         }
     }
 
@@ -124,9 +124,14 @@ pub fn rows_up_to(place: Partial) -> u64 {
     place.final_lsn.0 / 2
 }
 
-/// How many rows of a session lie before this position.
+/// The position behind so many rows.
+pub fn position_after(rows: u64) -> Position {
+    Position { flush: Lsn(commit_of(rows).0.saturating_sub(1)), partial: None }
+}
+
+/// How many rows lie before this position.
 pub(super) fn rows_before(position: Position) -> u64 {
-    position.flush.0.saturating_sub(1) / 2
+    position.flush.0.saturating_sub(1) / 2 + u64::from(position.partial.is_some())
 }
 
 /// In place of the LSN of a commit record: that of the row with this number.
@@ -154,7 +159,7 @@ mod tests {
     use pg_logical::PgTimestamp;
 
     fn rows(count: usize) -> Rows<usize> {
-        let mut rows = Rows::new(Oid(7), Vec::new());
+        let mut rows = Rows::new(Oid(7), Vec::new(), 0);
         let row = |number: usize| {
             (TableRow { inserted: PgTimestamp(0), values: vec![Some(number.to_string())] }, number)
         };
@@ -182,8 +187,10 @@ mod tests {
     fn places_tell_how_many_rows_are_before_them() {
         for number in 0..5 {
             assert_eq!(rows_up_to(place_of_first(number + 1)), number + 1);
-            let behind = Position { flush: end_of(number), partial: None };
-            assert_eq!(rows_before(behind), number + 1);
+            assert_eq!(position_after(number + 1), Position { flush: end_of(number), partial: None });
+            assert_eq!(rows_before(position_after(number)), number);
+            let inside = Position { partial: Some(place_of_first(number + 1)), ..position_after(number) };
+            assert_eq!(rows_before(inside), number + 1);
         }
         assert_eq!(rows_before(Position::default()), 0);
     }

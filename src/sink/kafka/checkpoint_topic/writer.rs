@@ -101,7 +101,7 @@ impl CheckpointTopic {
     /// # Errors
     /// It is refused, or is not acknowledged in time.
     pub async fn begin(&mut self, first: &Checkpoint) -> Result<(), Error> {
-        self.send(first);
+        self.send(first.position, first);
         let deadline = Instant::now() + FIRST_TIMEOUT;
         loop {
             let pause = deadline.min(Instant::now() + FAILURE_CHECK_INTERVAL);
@@ -127,6 +127,11 @@ impl CheckpointTopic {
                 None => {}
             }
         }
+    }
+
+    /// The durable checkpoint stands for this position of the source.
+    pub fn stands_for(&mut self, position: Position) {
+        self.state.durable = Some(position);
     }
 
     /// The flush LSN of the last durable checkpoint.
@@ -205,7 +210,7 @@ impl CheckpointTopic {
         self.state.failed.as_deref()
     }
 
-    /// Writes a checkpoint if `position` is new and the time has come. `acknowledged` counts changes. `at_once`: no newer
+    /// Writes a checkpoint if `position`, that of the source, is new and the time has come. `acknowledged` counts changes. `at_once`: no newer
     /// position will come soon. Returns when to call again.
     pub fn offer(
         &mut self,
@@ -226,7 +231,7 @@ impl CheckpointTopic {
             return Some(due);
         }
         self.state.acknowledged = acknowledged;
-        self.send(&checkpoint());
+        self.send(position, &checkpoint());
         None
     }
 
@@ -287,12 +292,11 @@ impl CheckpointTopic {
         Some(result)
     }
 
-    fn send(&mut self, checkpoint: &Checkpoint) {
+    fn send(&mut self, position: Position, checkpoint: &Checkpoint) {
         let value = checkpoint.encode();
         self.state.serial += 1;
         let serial = self.state.serial;
-        self.state.in_flight =
-            Some(InFlightRecord { serial, position: checkpoint.position, since: Instant::now() });
+        self.state.in_flight = Some(InFlightRecord { serial, position, since: Instant::now() });
         let record = BaseRecord::with_opaque_to(&self.topic, serial);
         let record = record.partition(PARTITION).key(self.config.name.as_bytes()).payload(&value);
         if let Err((error, _)) = self.producer.send(record) {

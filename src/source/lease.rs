@@ -54,6 +54,16 @@ pub(super) fn silence(config: &Config) -> Duration {
     config.postgres.wal_sender_timeout * 3 / 4
 }
 
+/// The lease of a session that does not stream.
+pub(crate) struct SessionLease(pub(super) Lease);
+
+impl SessionLease {
+    /// Before a query of the session, whose answer shows that it existed then.
+    pub(crate) fn begin(config: &Config) -> Self {
+        SessionLease(Lease::new(silence(config), Clocks::now()))
+    }
+}
+
 /// The lease has expired.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expired {
