@@ -21,10 +21,20 @@ pub(crate) fn output(command: &mut Command) -> Output {
         .unwrap()
 }
 
+/// The peak memory of a process without its program, in bytes (`VmHWM` less `RssFile`): a debug build has much more code than the
+/// one that is released.
+pub(crate) fn peak_heap(pid: u32) -> u64 {
+    peak_memory(pid) - status(pid, "RssFile:")
+}
+
 /// The peak memory of a process, in bytes (`VmHWM`).
 pub(crate) fn peak_memory(pid: u32) -> u64 {
+    status(pid, "VmHWM:")
+}
+
+fn status(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 

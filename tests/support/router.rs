@@ -249,6 +249,11 @@ impl Router {
         process::peak_memory(self.pid())
     }
 
+    /// The same without the program itself.
+    pub(crate) fn peak_heap(&self) -> u64 {
+        process::peak_heap(self.pid())
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         assert!(send(signal, self.pid()), "no process {}", self.pid());
     }
