@@ -157,13 +157,7 @@ pub(super) async fn connect(
     let settings = [NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT];
     let startup = Startup { replication: false, application_name: &name, settings: &settings };
     let mut session = Session::connect(&conninfo, &startup).await?;
-    let layout = TableLayout::query(&mut session, table).await?.ok_or_else(|| {
-        Error::refused(
-            ErrorCode::TableMissing,
-            format!("the outbox table {table} does not exist in this database"),
-            "Correct `[outbox] table`, or the database in `[postgres] url`",
-        )
-    })?;
+    let layout = TableLayout::existing(&mut session, table).await?;
     access::verify(&mut session, &config.postgres.conninfo.user, &layout, table).await?;
     let rewritten = must_begin_again(config, rewritten(table));
     if !backfill.is_of(&layout) || session.query_one(&backfill.rewritten()).await?.as_deref() != Some("0") {

@@ -33,13 +33,12 @@ pub(super) async fn open(
     }
     let unfinished = Unfinished { sent: checkpoint.retried.clone(), failed: state.failed_retry.clone() };
     let host = session.info().host.clone();
-    if let Some(backfill) = backfill {
-        // those of rows that are read again, whose numbers may be others now
-        let from = BackfilledRows::start(backfill.done.rows).flush;
-        session.query(&sql::forget_of_table_from(&config.name, from)).await?;
-    }
     let start = backfill.map(|backfill| BackfilledRows::start(backfill.done.rows));
     let from = start.unwrap_or(checkpoint.position).flush;
+    if backfill.is_some() {
+        // these rows are read again, and their numbers may be different now
+        session.query(&sql::forget_of_table_from(&config.name, from)).await?;
+    }
     let locked = |reason: String| {
         monitor.last_problem(reason.clone());
         monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason });
@@ -62,7 +61,7 @@ pub(super) async fn open(
         of_rows: rows.map(|rows| Router::of(&rows).with_contracts(&rows, state.contracts.clone())),
         pipeline: (outbox, router),
         transactional: config.delivery.mode == DeliveryMode::ExactlyOnce,
-        // what was stored about a row of a backfill lies in the same database as its progress
+        // a parked row of a backfill is in the same database as the progress of the backfill
         with_checkpoints: config.delivery.positions_topic.is_some() || backfill.is_some(),
         monitor: monitor.clone(),
     }))

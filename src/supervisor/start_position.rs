@@ -142,12 +142,11 @@ impl StartInputs<'_> {
         }
         let mut resumption = decided.map_err(|conflict| conflict.refusal(config.shard))?;
         let position = resumption.checkpoint.position.flush;
-        let due = |backfill| backfill::is_due(config, backfill, self.confirmed(), before, position);
-        if !self.backfill.map(due).transpose()?.unwrap_or_default() {
-            resumption.checkpoint.backfill = None;
-        } else if resumption.checkpoint.backfill.is_none() {
-            let done = self.backfill.map(|backfill| backfill.done.clone());
-            resumption.checkpoint.backfill = done;
+        let known = resumption.checkpoint.backfill.take();
+        if let Some(backfill) = self.backfill
+            && backfill::is_due(config, backfill, self.confirmed(), before, position)?
+        {
+            resumption.checkpoint.backfill = known.or_else(|| Some(backfill.done.clone()));
         }
         Ok(resumption)
     }

@@ -154,21 +154,10 @@ impl Selected {
                 "Use `outbox-router slot reset`, or name a topic with --topic if it is only about the topic",
             )
         })?;
-        let layout = TableLayout::query(session, table).await?.ok_or_else(|| {
-            Error::refused(
-                ErrorCode::TableMissing,
-                format!("the outbox table {table} does not exist in this database"),
-                "Correct `[outbox] table`, or the database in `[postgres] url`",
-            )
-        })?;
-        let created_at =
-            Field::CreatedAt.column(&config.outbox.columns).filter(|name| layout.has_timestamp(name));
-        let created_at = created_at.ok_or_else(|| {
-            Error::refused(
-                ErrorCode::ReplayImpossible,
-                format!("{table} has no column of the type timestamptz or timestamp with the time of the insert, which `[outbox.columns]` names as `created_at`"),
-                "Name one, or use `outbox-router slot reset`",
-            )
+        let layout = TableLayout::existing(session, table).await?;
+        let created_at = layout.time_column(&config.outbox).map_err(|why| {
+            let remedy = "Name one, or use `outbox-router slot reset`";
+            Error::refused(ErrorCode::ReplayImpossible, why, remedy)
         })?;
         let until = match (until, &asked) {
             (Some(until), _) => until,
@@ -230,7 +219,6 @@ impl Selected {
         for condition in delivered {
             query = query.only(condition);
         }
-        let of_insert = order.of_insert && !layout.has_local_timestamp(created_at);
         let conversion = Conversion { config: Arc::new(for_rows), contracts, layout, columns, mark };
         let table = table.clone();
         Ok(Selected {
@@ -240,7 +228,7 @@ impl Selected {
             query,
             horizon,
             not_delivered,
-            of_insert,
+            of_insert: order.of_insert,
             since,
             until,
             selection,

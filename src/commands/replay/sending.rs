@@ -24,7 +24,7 @@ use crate::source::table::sent::Acknowledged;
 use crate::supervisor::Backoff;
 use crate::terminal;
 
-/// How often progress is stored: so much may be repeated after a crash.
+/// How often progress is stored. A crash repeats what was acknowledged since.
 const STORE_EVERY: Duration = Duration::from_millis(50);
 
 /// How often the lease is renewed without progress.

@@ -8,12 +8,11 @@ use pg_logical::session::{Row, Session};
 use pg_logical::{Lsn, Oid, QueryError};
 
 use crate::checkpoint::BackfillDone;
-use crate::outbox::Cursor;
 use crate::postgres::rows::layout::TableLayout;
 use crate::postgres::rows::order::Ties;
 use crate::postgres::rows::page::RowQuery;
 use crate::postgres::rows::reader::Extent;
-use crate::postgres::rows::{micros_of, moment, read_only, read_write};
+use crate::postgres::rows::{micros_of, moment, read_only, read_write, stored_cursor, text_array};
 
 /// The table.
 pub const TABLE: &str = "outbox_router.backfills";
@@ -147,10 +146,6 @@ pub async fn begin(session: &mut Session, selection: &Selection) -> Result<(), Q
     let Selection { slot, slot_start, outbox, files, time_column, ties, conditions, before_slot, .. } =
         selection;
     let Selection { snapshot, begun_at, since, until, rows, .. } = selection;
-    let texts = |texts: &[String]| {
-        let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
-        format!("ARRAY[{}]::text[]", texts.join(", "))
-    };
     let time = |micros: Option<i64>| micros.map_or_else(|| "NULL".to_owned(), moment);
     let sql = format!(
         "{}; INSERT INTO {TABLE} (slot, slot_start, outbox, files, time_column, ties, by_statement, conditions, snapshot, before_slot, begun_at, since, \
@@ -158,11 +153,11 @@ pub async fn begin(session: &mut Session, selection: &Selection) -> Result<(), Q
         forget(slot),
         literal(slot),
         literal(outbox),
-        texts(files),
+        text_array(files),
         literal(time_column),
-        texts(&ties.keys),
+        text_array(&ties.keys),
         ties.by_statement,
-        texts(conditions),
+        text_array(conditions),
         literal(snapshot),
         literal(before_slot),
         moment(*begun_at),
@@ -203,11 +198,11 @@ pub async fn is_readable(session: &mut Session) -> Result<Option<bool>, QueryErr
 /// Those of the query.
 pub async fn find(session: &mut Session, slot: &str) -> Result<Option<Stored>, QueryError> {
     let sql = format!(
-        "SELECT slot_start, outbox, time_column, to_json(ties), to_json(conditions), {}, {}, rows, id, done, {}, last_created_at, \
-         to_json(last_ties), finished_at IS NOT NULL, before_slot, {}, to_json(files), by_statement, snapshot FROM {TABLE} WHERE slot = {}",
+        "SELECT slot_start, outbox, time_column, to_json(ties), to_json(conditions), {}, {}, rows, id, done, {}, \
+         finished_at IS NOT NULL, before_slot, {}, to_json(files), by_statement, snapshot FROM {TABLE} WHERE slot = {}",
         micros_of("since"),
         micros_of("until"),
-        micros_of("last_inserted_at"),
+        stored_cursor::columns(),
         micros_of("begun_at"),
         literal(slot)
     );
@@ -228,11 +223,10 @@ pub fn files(table: Oid) -> String {
 
 /// A query that counts those of these files that a table no longer has, because it was rewritten. Dropped partitions do not count.
 fn rewritten(files: &[String]) -> String {
-    let files: Vec<String> = files.iter().map(|file| literal(file)).collect();
     format!(
-        "SELECT count(*) FROM unnest(ARRAY[{}]::text[]) f JOIN pg_class c ON c.oid = split_part(f, ':', 1)::oid \
+        "SELECT count(*) FROM unnest({}) f JOIN pg_class c ON c.oid = split_part(f, ':', 1)::oid \
          WHERE coalesce(pg_relation_filenode(c.oid), 0) <> split_part(f, ':', 2)::oid",
-        files.join(", ")
+        text_array(files)
     )
 }
 
@@ -241,7 +235,6 @@ fn backfill(slot: &str, row: &Row) -> Option<Backfill> {
     let count = |index: usize| number(index).and_then(|number| u64::try_from(number).ok());
     let text = |index: usize| row.get(index).map(str::to_owned);
     let texts = |index: usize| row.get(index).and_then(|texts| serde_json::from_str(texts).ok());
-    let last = number(10).zip(text(11)).zip(texts(12));
     Some(Backfill {
         selection: Selection {
             slot: slot.to_owned(),
@@ -258,11 +251,7 @@ fn backfill(slot: &str, row: &Row) -> Option<Backfill> {
             until: number(6),
             rows: count(7)?,
         },
-        done: BackfillDone {
-            id: text(8)?,
-            rows: count(9)?,
-            last: last.map(|((micros, created_at), ties)| Cursor { micros, created_at, ties }),
-        },
+        done: BackfillDone { id: text(8)?, rows: count(9)?, last: stored_cursor::read(row, 10) },
         finished: row.get(13) == Some("t"),
     })
 }
@@ -270,15 +259,7 @@ fn backfill(slot: &str, row: &Row) -> Option<Backfill> {
 /// Statements that store how far a backfill has come, and `finished` that nothing is left.
 fn store(done: &BackfillDone, finished: bool) -> String {
     let BackfillDone { id, rows, last } = done;
-    let last = last.as_ref().map_or_else(String::new, |last| {
-        let ties: Vec<String> = last.ties.iter().map(|tie| literal(tie)).collect();
-        format!(
-            ", last_inserted_at = {}, last_created_at = {}, last_ties = ARRAY[{}]::text[]",
-            moment(last.micros),
-            literal(&last.created_at),
-            ties.join(", ")
-        )
-    });
+    let last = stored_cursor::assignments(last.as_ref());
     let finished = if finished { ", finished_at = clock_timestamp()" } else { "" };
     // a standby that is away must not keep the router from its rows
     read_write(&format!(

@@ -11,7 +11,7 @@ use super::store;
 use crate::checkpoint::BackfillDone;
 use crate::error::{Error, ErrorCode, Peer};
 
-/// How often progress is stored: so much may be repeated after a crash in at-least-once mode without a positions topic.
+/// How often progress is stored. Without a positions topic, a crash repeats what was acknowledged since.
 const STORE_EVERY: Duration = Duration::from_millis(50);
 
 /// How often the server is asked without progress: it ends idle sessions.
@@ -29,10 +29,10 @@ pub struct Told {
 }
 
 /// What the server has answered.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Answered {
-    /// The session existed, and with it the lock, at this time.
-    pub alive_at: Instant,
+    /// The session existed, and with it the lock, at this time; `None`: there was no answer yet.
+    pub alive_at: Option<Instant>,
     /// How many rows are stored as done.
     pub stored: u64,
     /// The end is stored.
@@ -52,7 +52,7 @@ impl Worker {
     /// Starts to store the progress of a backfill that has come so far. `session` holds the slot's lock.
     pub fn start(session: Session, done: BackfillDone) -> Self {
         let (tell, told) = watch::channel(Told { done: done.clone(), complete: false, stop: false });
-        let answer = Answered { alive_at: Instant::now(), stored: done.rows, finished: false };
+        let answer = Answered { alive_at: None, stored: done.rows, finished: false };
         let (answer, answered) = watch::channel(answer);
         Worker { tell, answered, task: Some(tokio::spawn(run(session, done, told, answer))) }
     }
@@ -69,7 +69,7 @@ impl Worker {
 
     /// What the server has answered so far.
     pub fn answered(&self) -> Answered {
-        self.answered.borrow().clone()
+        *self.answered.borrow()
     }
 
     /// Waits for another answer. Cancel-safe.
@@ -129,7 +129,7 @@ async fn run(
             session.query("SELECT 1").await?;
         }
         // nobody listens any more if the source has ended
-        let _ = answer.send(Answered { alive_at: asked, stored: stored.rows, finished });
+        let _ = answer.send(Answered { alive_at: Some(asked), stored: stored.rows, finished });
         if stop {
             return Ok(session);
         }

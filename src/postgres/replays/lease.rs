@@ -8,7 +8,7 @@ use pg_logical::session::{Row, Session};
 use super::{Done, REMEDY, Request};
 use crate::advice::OrRemedy;
 use crate::error::Error;
-use crate::postgres::rows::{moment, read_only, read_write};
+use crate::postgres::rows::{moment, read_only, read_write, stored_cursor};
 
 /// How long a process that is gone keeps others waiting, in seconds.
 pub const SECONDS: u64 = 10;
@@ -139,15 +139,7 @@ impl Lease {
     /// Those of the query.
     pub async fn store(&self, session: &mut Session, done: &Done, state: State) -> Result<bool, QueryError> {
         let Done { rows, left_out, last } = done;
-        let last = last.as_ref().map_or_else(String::new, |last| {
-            let ties: Vec<String> = last.ties.iter().map(|tie| literal(tie)).collect();
-            format!(
-                ", last_inserted_at = {}, last_created_at = {}, last_ties = ARRAY[{}]::text[]",
-                moment(last.micros),
-                literal(&last.created_at),
-                ties.join(", ")
-            )
-        });
+        let last = stored_cursor::assignments(last.as_ref());
         let state = match state {
             State::Runs => format!("lease_until = clock_timestamp() + interval '{SECONDS} s'"),
             State::Interrupted => "lease_until = clock_timestamp()".to_owned(),

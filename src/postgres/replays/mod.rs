@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode};
 use crate::outbox::Cursor;
-use crate::postgres::rows::{micros_of, read_only};
+use crate::postgres::rows::{micros_of, read_only, stored_cursor};
 
 /// What to do if the table cannot be used.
 const REMEDY: &str = "Give --url of a role that may read the outbox table and write outbox_router.replays, such as the one that ran \
@@ -116,12 +116,12 @@ pub async fn list(session: &mut Session, router: &str, id: Option<u64>) -> Resul
     let only = id.map_or_else(String::new, |id| format!(" AND id = {id}"));
     let sql = read_only(&format!(
         "SELECT id, outbox, {}, {}, selection, topic, rate, mark, horizon, order_by, rows, events, bytes, {}, requested_by, done, left_out, \
-         {}, last_created_at, to_json(last_ties), {}, finished_at IS NULL AND lease_until > clock_timestamp() \
+         {}, {}, finished_at IS NULL AND lease_until > clock_timestamp() \
          FROM outbox_router.replays WHERE router = {}{only} ORDER BY id DESC LIMIT 1000",
         micros_of("since"),
         micros_of("until"),
         micros_of("requested_at"),
-        micros_of("last_inserted_at"),
+        stored_cursor::columns(),
         micros_of("finished_at"),
         literal(router)
     ));
@@ -133,8 +133,6 @@ fn replay(row: &Row) -> Option<Replay> {
     let number = |index: usize| row.get(index).and_then(|text| text.parse::<i64>().ok());
     let count = |index: usize| number(index).and_then(|number| u64::try_from(number).ok());
     let text = |index: usize| row.get(index).map(str::to_owned);
-    let ties = row.get(19).and_then(|ties| serde_json::from_str(ties).ok());
-    let last = number(17).zip(text(18)).zip(ties);
     Some(Replay {
         id: count(0)?,
         request: Request {
@@ -153,11 +151,7 @@ fn replay(row: &Row) -> Option<Replay> {
         },
         requested_at: number(13)?,
         requested_by: text(14)?,
-        done: Done {
-            rows: count(15)?,
-            left_out: count(16)?,
-            last: last.map(|((micros, created_at), ties)| Cursor { micros, created_at, ties }),
-        },
+        done: Done { rows: count(15)?, left_out: count(16)?, last: stored_cursor::read(row, 17) },
         finished_at: number(20),
         runs: row.get(21) == Some("t"),
     })

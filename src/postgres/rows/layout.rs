@@ -6,7 +6,8 @@ use pg_logical::session::{Row, Session};
 use pg_logical::{Oid, QueryError};
 
 use crate::config::{Outbox, TableName};
-use crate::outbox::{ExtraColumn, FIELDS};
+use crate::error::{Error, ErrorCode};
+use crate::outbox::{ExtraColumn, FIELDS, Field};
 
 const DATE: u32 = 1082;
 const TIMESTAMP: u32 = 1114;
@@ -56,6 +57,35 @@ impl TableLayout {
             columns: rows.iter().filter_map(Column::of).collect(),
             partitioned: rows.iter().any(|row| row.get(6) == Some("p")),
         }))
+    }
+
+    /// Looks the table up.
+    ///
+    /// # Errors
+    /// It does not exist, or those of the query.
+    pub async fn existing(session: &mut Session, name: &TableName) -> Result<Self, Error> {
+        Self::query(session, name).await?.ok_or_else(|| {
+            Error::refused(
+                ErrorCode::TableMissing,
+                format!("the outbox table {name} does not exist in this database"),
+                "Correct `[outbox] table`, or the database in `[postgres] url`",
+            )
+        })
+    }
+
+    /// The column with the time of the insert.
+    ///
+    /// # Errors
+    /// Why there is none, as a clause.
+    pub fn time_column<'a>(&self, outbox: &'a Outbox) -> Result<&'a str, String> {
+        let created_at = Field::CreatedAt.column(&outbox.columns).filter(|name| self.has_timestamp(name));
+        created_at.ok_or_else(|| {
+            format!(
+                "{} has no column of the type timestamptz or timestamp with the time of the insert, which `[outbox.columns]` names as \
+                 `created_at`",
+                self.name
+            )
+        })
     }
 
     /// The table's OID.

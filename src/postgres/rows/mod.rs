@@ -6,8 +6,10 @@ pub mod page;
 pub mod pages;
 pub mod reader;
 pub mod snapshot;
+pub mod stored_cursor;
 
 use pg_logical::PgTimestamp;
+use pg_logical::quoting::literal;
 
 /// The settings with which values are read, as [`pg_logical::connect::VALUE_TEXT`], for one transaction: behind a pooler, a session has
 /// no settings of its own.
@@ -40,6 +42,12 @@ pub fn micros_of(time: &str) -> String {
 /// A moment as an expression, from microseconds since 1970. In this form it has no limit before Postgres 15.
 pub fn moment(micros: i64) -> String {
     format!("'epoch'::timestamptz + {micros} * interval '1 microsecond'")
+}
+
+/// An array of these texts, as an expression.
+pub fn text_array(texts: &[String]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+    format!("ARRAY[{}]::text[]", texts.join(", "))
 }
 
 /// A row of the table.

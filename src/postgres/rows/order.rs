@@ -23,7 +23,7 @@ pub struct Ties {
 pub struct Order {
     /// What tells it within the same time.
     pub ties: Ties,
-    /// Whether the time is that of the insert, and not of the transaction's start or anything else.
+    /// Whether the time is that of the insert, and not of the transaction's start, in a local time zone or anything else.
     pub of_insert: bool,
 }
 
@@ -53,19 +53,20 @@ pub async fn order(
         session.query(&read_only(&format!("SELECT {}, {}", default(created_at), default(id)))).await?;
     let default = |column| found.first().and_then(|row: &Row| row.get(column)).unwrap_or_default();
     let ascends = || ["uuid_v7(", "uuidv7(", "nextval("].iter().any(|made| default(1).contains(made));
-    let of_insert = default(0).contains("clock_timestamp()");
+    let filled = default(0).contains("clock_timestamp()");
     let (mut keys, mut by_statement) = (Vec::new(), false);
     match polling {
         // rows from before polling have no position
         Some(polling) => keys.push(format!("coalesce(q.{}, 0)", identifier(&polling.columns.position))),
         None => {
             // applications may give ids of their own
-            by_statement = !of_insert;
+            by_statement = !filled;
             keys.extend(ascends().then(|| format!("q.{}", identifier(id))));
         }
     }
     keys.extend(layout.is_partitioned().then(|| "q.tableoid".to_owned()));
     keys.push("q.ctid".to_owned());
+    let of_insert = filled && !layout.has_local_timestamp(created_at);
     Ok(Order { ties: Ties { keys, by_statement }, of_insert })
 }
 

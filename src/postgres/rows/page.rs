@@ -7,7 +7,7 @@ use pg_logical::quoting::{identifier, literal};
 use time::OffsetDateTime;
 
 use super::order::Ties;
-use super::{micros_of, read_only};
+use super::{micros_of, read_only, text_array};
 use crate::outbox::Cursor;
 
 /// The first moment that literals can express: of the year 1, in microseconds since 1970.
@@ -87,7 +87,9 @@ impl RowQuery {
 
     /// How many columns come before those that were asked for.
     pub fn columns_before(&self) -> usize {
-        3 + self.keys(None, "").len()
+        // the number of the statement, and the identity
+        let by_statement = if self.ties.by_statement { 2 } else { 0 };
+        3 + by_statement + self.ties.keys.len()
     }
 
     /// What orders rows of the same time behind `after`, as expressions on `q`, and identifies them. `wanted`: the conditions.
@@ -120,8 +122,8 @@ impl RowQuery {
         match Group::of(values) {
             Group::Many(values) => format!("(q.{created_at}, {keys}) > ({at}, {})", list(values)),
             Group::Few(sent) => format!(
-                "(q.{created_at} > {at} OR q.{created_at} = {at} AND {IDENTITY} <> ALL (ARRAY[{}]::text[]))",
-                list(sent)
+                "(q.{created_at} > {at} OR q.{created_at} = {at} AND {IDENTITY} <> ALL ({}))",
+                text_array(sent)
             ),
         }
     }

@@ -27,8 +27,7 @@ use pg_logical::{Lsn, bulk_read};
 use tokio::time::{Duration, Instant};
 
 use super::bulk_read_size::{BulkReadSize, SlotAt, Slower};
-use super::confirmation::moved_by_another;
-use super::{SlotEnd, SlotParts, SlotSource};
+use super::{SlotEnd, SlotParts, SlotSource, moved_by_another};
 use crate::config::{CatchUp, Config};
 use crate::error::{Error, Peer};
 use crate::postgres::catalog::Slot;

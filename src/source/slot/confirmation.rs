@@ -33,7 +33,7 @@ impl Confirmation {
 }
 
 /// The error when somebody else has moved the slot.
-pub(super) fn moved_by_another(slot: &str, to: Lsn) -> Error {
+pub(in crate::source) fn moved_by_another(slot: &str, to: Lsn) -> Error {
     Error::transient(
         Peer::Postgres,
         format!("the slot {slot} is confirmed up to {to}, and not by this session"),

@@ -5,8 +5,7 @@ use pg_logical::stream::Transport;
 use pg_logical::{Lsn, PgTimestamp};
 use tokio::time::Instant;
 
-use super::SlotSource;
-use super::confirmation::moved_by_another;
+use super::{SlotSource, moved_by_another};
 use crate::error::{Error, Peer};
 use crate::postgres::watch::{Report, Walsender};
 use crate::source::lease::Clocks;

@@ -41,6 +41,7 @@ use bulk_reads::BulkReads;
 pub(crate) use bulk_reads::begins_with_bulk_reads;
 use catalog_check::CatalogCheck;
 use confirmation::Confirmation;
+pub(super) use confirmation::moved_by_another;
 use heartbeat::Heartbeat;
 use messages::LastRead;
 use read_throttle::ReadThrottle;

@@ -21,7 +21,7 @@ use crate::quantity::{counted, time};
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 use crate::source::headroom::Headroom;
 use crate::source::lease::{Clocks, Lease, SessionLease};
-use crate::source::slot::{HeldLock, SlotEnd, SlotLeft};
+use crate::source::slot::{HeldLock, SlotEnd, SlotLeft, moved_by_another};
 
 /// How often progress is shown.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +65,7 @@ pub struct BackfillParts {
 pub struct BackfilledRows {
     id: String,
     total: u64,
+    slot: String,
     slot_start: Lsn,
     rows: PagedRows,
     worker: Worker,
@@ -98,6 +99,7 @@ impl BackfilledRows {
             watch: parts.watch,
             lease: parts.lease.0,
             headroom: Headroom::new(&parts.slot, &parts.monitor),
+            slot: parts.slot,
             checkpoint: parts.checkpoint,
             head: parts.head,
             monitor: parts.monitor,
@@ -124,13 +126,7 @@ impl BackfilledRows {
                 self.headroom.show(&slot, &self.monitor);
                 match slot.confirmed_flush_lsn {
                     // the next start decides what that means
-                    Some(moved) if moved != self.slot_start => Err(Error::transient(
-                        Peer::Postgres,
-                        format!(
-                            "the slot was moved from {} to {moved}, and not by this session",
-                            self.slot_start
-                        ),
-                    )),
+                    Some(moved) if moved != self.slot_start => Err(moved_by_another(&self.slot, moved)),
                     _ => Ok(()),
                 }
             }
@@ -182,12 +178,17 @@ impl Source for BackfilledRows {
 
     fn after_dispatch(&mut self, delivered: &DeliveryState) -> Result<SourceState, Error> {
         let (answered, now) = (self.worker.answered(), Clocks::now());
-        self.lease.session_seen(answered.alive_at, now);
+        if let Some(alive_at) = answered.alive_at {
+            self.lease.session_seen(alive_at, now);
+        }
         self.lease.check(now)?;
-        self.rows.sent.acknowledge(Position { flush: delivered.durability.durable, partial: None });
+        let durable = Position { flush: delivered.durability.durable, partial: None };
+        let moved = self.rows.sent.acknowledge(durable);
         let read = self.rows.is_finished() && self.rows.is_empty();
-        self.worker
-            .progressed(self.done(self.rows.sent.acknowledged().clone()), read && self.rows.sent.is_empty());
+        let complete = read && self.rows.sent.is_empty();
+        if moved || complete {
+            self.worker.progressed(self.done(self.rows.sent.acknowledged().clone()), complete);
+        }
         Ok(SourceState {
             intake: if delivered.ending || read { Intake::Paused } else { Intake::Behind },
             // there are no positions in a log

@@ -21,7 +21,6 @@ use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::commands::{say_wait as say_lock_wait, times};
 use crate::config::{Config, TableName};
 use crate::error::{Error, Remedy};
-use crate::outbox::Field;
 use crate::postgres::backfills::{self, Selection};
 use crate::postgres::row_filter::row_filter;
 use crate::postgres::rows::layout::TableLayout;
@@ -62,17 +61,8 @@ impl Backfill {
         args: &InitArgs,
     ) -> Result<Self, Error> {
         let table = table(config)?;
-        let layout = TableLayout::query(session, table).await?;
-        let layout =
-            layout.ok_or_else(|| impossible(format!("the table {table} is gone"), "Run init again"))?;
-        let created_at =
-            Field::CreatedAt.column(&config.outbox.columns).filter(|name| layout.has_timestamp(name));
-        let time_column = created_at.ok_or_else(|| {
-            impossible(
-                format!("{table} has no column of the type timestamptz or timestamp with the time of the insert, which `[outbox.columns]` names as `created_at`"),
-                "Name one",
-            )
-        })?;
+        let layout = TableLayout::existing(session, table).await?;
+        let time_column = layout.time_column(&config.outbox).map_err(|why| impossible(why, "Name one"))?;
         let order = order(session, &config.outbox, None, &layout, table, time_column).await?;
         warn_without_index(session, table, time_column).await?;
         if config.shard.is_none() && config.shards.count == 1 {
@@ -81,8 +71,8 @@ impl Backfill {
         let mut since = None;
         if let Some(text) = &args.since {
             let now = times::now(session).await?;
-            let moment_of = times::moment(session, "--since", text, now).await?;
-            since = Some(format!("q.{} >= {}", identifier(time_column), moment(moment_of)));
+            let first = times::moment(session, "--since", text, now).await?;
+            since = Some(format!("q.{} >= {}", identifier(time_column), moment(first)));
         }
         let only = match &args.only {
             Some(condition) => Some(verified(session, table, condition).await?),
@@ -90,7 +80,7 @@ impl Backfill {
         };
         let left_out = config.for_rows(None).map(|(_, left_out)| left_out).unwrap_or_default();
         let mut notes = String::new();
-        if !order.of_insert || layout.has_local_timestamp(time_column) {
+        if !order.of_insert {
             notes += &format!(
                 ". {time_column} is not the exact time of the insert: transactions of an aggregate that overlapped may be out of order"
             );

@@ -210,8 +210,8 @@ impl CheckpointTopic {
         self.state.failed.as_deref()
     }
 
-    /// Writes a checkpoint if `position`, that of the source, is new and the time has come. `acknowledged` counts changes. `at_once`: no newer
-    /// position will come soon. Returns when to call again.
+    /// Writes a checkpoint if the source's `position` is new and the time has come. `acknowledged` counts changes. `at_once`: no
+    /// newer position will come soon. Returns when to call again.
     pub fn offer(
         &mut self,
         position: Position,
