@@ -6,6 +6,7 @@ pub mod page;
 pub mod pages;
 pub mod reader;
 pub mod snapshot;
+pub mod spans;
 pub mod stored_cursor;
 
 use pg_logical::PgTimestamp;
