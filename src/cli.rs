@@ -7,6 +7,7 @@ pub mod import_debezium;
 pub mod inbox;
 pub mod init;
 pub mod maintain;
+pub mod prune;
 pub mod replay;
 pub mod shards;
 pub mod slot;
@@ -29,6 +30,7 @@ use import_debezium::ImportDebeziumArgs;
 use inbox::InboxArgs;
 use init::InitArgs;
 use maintain::MaintainArgs;
+use prune::PruneArgs;
 use replay::ReplayArgs;
 use shards::{ShardArgs, ShardsCommand};
 use slot::SlotArgs;
@@ -196,6 +198,9 @@ pub enum Command {
     /// Send rows of the outbox table again
     #[command(after_help = replay::HELP)]
     Replay(ReplayArgs),
+    /// Delete old rows of the outbox table, or archive them
+    #[command(after_help = prune::HELP)]
+    Prune(PruneArgs),
     /// Show the events of a consumer's inbox, and retry, discard or forget them
     #[command(after_help = inbox::HELP)]
     Inbox(InboxArgs),
@@ -254,6 +259,7 @@ impl Command {
             Command::Slot(SlotArgs { connection, .. })
             | Command::DeadLetters(DeadLettersArgs { connection, .. })
             | Command::Replay(ReplayArgs { connection, .. })
+            | Command::Prune(PruneArgs { connection, .. })
             | Command::Tail(TailArgs { connection, .. })
             | Command::Status(StatusArgs { connection, .. })
             | Command::Shards(ShardsCommand::Change { connection, .. }) => connection,

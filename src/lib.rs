@@ -37,7 +37,7 @@
 //! - [`error`]: transient and definite failures; [`advice`]: what to do about those that [`pg_logical`] reports
 //! - [`contracts`]: validates payloads; [`connect_values`]: values as Debezium and Kafka Connect write them
 //! - [`postgres`]: queries of the catalogues and the catalogue watch; [`dead_letters`] and [`unsendable`]: what cannot be sent, and why
-//! - [`replay`]: the same loop with rows of the table that somebody asks for again
+//! - [`replay`]: the same loop with rows of the table that somebody asks for again; [`pruning`]: deletes old ones
 //! - [`shards`]: how aggregates are distributed over several slots; [`import`]: translates a Debezium connector's configuration
 //! - [`topic_name`]: which names Kafka accepts for topics; [`reserved`]: names that belong to the router
 
@@ -59,6 +59,7 @@ pub mod outbox;
 pub mod pipeline;
 pub mod postgres;
 pub mod progress;
+pub mod pruning;
 pub mod quantity;
 pub mod relay;
 pub mod replay;

@@ -22,6 +22,7 @@ mod network;
 mod password_command;
 mod polling;
 mod postgres_connection;
+mod pruning;
 mod replay;
 mod routing;
 mod secure_connection;

@@ -1,6 +1,6 @@
 //! `replay`
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::UrlArgs;
 
@@ -20,6 +20,15 @@ Examples:
   outbox-router replay --aggregate order-4711,order-4712 --topic repair
   outbox-router replay --since 2026-11-20 --until 2026-11-21 --rate 1000/s
   outbox-router replay --resume 7";
+
+/// Where rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Origin {
+    /// In the outbox table.
+    Outbox,
+    /// In the table of `archive` in `[retention]`.
+    Archive,
+}
 
 /// `replay`
 #[derive(Debug, Clone, Args)]
@@ -48,11 +57,21 @@ pub struct ReplayArgs {
     #[arg(long = "id", value_name = "ID", value_delimiter = ',')]
     pub ids: Vec<String>,
 
+    /// Where the rows are; `prune` archives them
+    #[arg(
+        long,
+        value_enum,
+        default_value = "outbox",
+        hide_possible_values = true,
+        value_name = "outbox|archive"
+    )]
+    pub from: Origin,
+
     /// Send them to this topic instead of their own
     #[arg(long)]
     pub topic: Option<String>,
 
-    /// At most so many events a second: 1000/s [default: as fast as possible]
+    /// At most so many events a second: 1000/s [default: no limit]
     #[arg(long, value_name = "N/s", value_parser = rate)]
     pub rate: Option<f64>,
 
@@ -62,12 +81,12 @@ pub struct ReplayArgs {
 
     /// Continue an interrupted replay
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["since", "until", "types", "aggregates", "aggregate_types", "ids",
-        "topic", "max", "list", "dry_run", "table"])]
+        "from", "topic", "max", "list", "dry_run", "table"])]
     pub resume: Option<u64>,
 
     /// Show all replays
-    #[arg(long, conflicts_with_all = ["since", "until", "types", "aggregates", "aggregate_types", "ids", "topic", "rate", "max",
-        "dry_run", "yes", "table"])]
+    #[arg(long, conflicts_with_all = ["since", "until", "types", "aggregates", "aggregate_types", "ids", "from", "topic", "rate",
+        "max", "dry_run", "yes", "table"])]
     pub list: bool,
 
     /// The table, if `[outbox] table` names several

@@ -11,6 +11,7 @@ pub mod init;
 pub mod maintain;
 mod manual;
 mod progress;
+mod prune;
 mod replay;
 pub mod route;
 pub mod run;
@@ -175,6 +176,7 @@ fn perform(cli: Cli, Inputs { env, file }: Inputs) -> Result<Completion, Error> 
             Command::Shards(args) => shards::shards(config, args).await?,
             Command::DeadLetters(args) => dead_letters::dead_letters(config, args).await?,
             Command::Replay(args) => return replay::replay(config, args).await,
+            Command::Prune(args) => return prune::prune(config, args).await,
             Command::Tail(args) => tail::tail(config, args).await?,
             Command::Check(args) => return check::check(&loaded, args, &env).await,
             Command::Preview(args) | Command::Route(RouteArgs { preview: args, .. }) => {

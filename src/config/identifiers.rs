@@ -39,7 +39,7 @@ pub(super) fn check_router_name(name: &str) -> Result<(), String> {
 
 /// Parses a table name as SQL does: `schema.name`, with `public` as the default schema, unquoted letters folded to lower case,
 /// and anything else in double quotes.
-pub(super) fn parse_table(text: &str) -> Result<TableName, String> {
+pub(crate) fn parse_table(text: &str) -> Result<TableName, String> {
     let (first, rest) = parse_identifier(text.trim())?;
     let (schema, name) = match rest.strip_prefix('.') {
         Some(rest) => match parse_identifier(rest)? {

@@ -22,6 +22,7 @@ mod raw;
 mod read;
 mod replay;
 pub mod replayed;
+mod retention;
 mod route;
 pub mod schema;
 mod shards;
@@ -39,12 +40,14 @@ use std::time::Duration;
 use bookmarks::Bookmarks;
 use contracts::ContractSettings;
 pub use dead_letters::DeadLetters;
+pub(crate) use identifiers::parse_table;
 use log::Log;
 use pattern::Pattern;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::{Secret, quoting};
 pub use polling::Polling;
 pub use replay::ReplayLimits;
+pub use retention::Retention;
 pub use route::*;
 pub use shards::Shards;
 pub use source::{Place, Problem};
@@ -82,6 +85,8 @@ pub struct Config {
     pub dead_letters: DeadLetters,
     /// `[replay]`
     pub replay: ReplayLimits,
+    /// `[retention]`
+    pub retention: Retention,
     /// `[contracts]`; `None`: payloads are not checked.
     pub contracts: Option<ContractSettings>,
     /// `[shards]`

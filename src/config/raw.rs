@@ -32,6 +32,7 @@ pub(super) struct RawConfig {
     pub(super) heartbeat: Table<RawHeartbeat>,
     pub(super) dead_letters: Table<RawDeadLetters>,
     pub(super) replay: Table<RawReplay>,
+    pub(super) retention: Table<RawRetention>,
     pub(super) contracts: Table<RawContracts>,
     pub(super) shards: Table<RawShards>,
     pub(super) log: Table<RawLog>,
@@ -55,6 +56,12 @@ pub(super) struct RawPostgres {
 pub(super) struct RawReplay {
     pub(super) max_events: Value,
     pub(super) max_events_per_day: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawRetention {
+    pub(super) archive: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -191,12 +191,14 @@ codes! {
     InboxMissing = 8101, "the database has no inbox", None, "";
     InboxEventUnknown = 8102, "the inbox has no such event", None, "";
     InboxEventTaken = 8103, "a worker has the event", None, "";
-    // 8200: replays and backfills of rows
+    // 8200: replays, backfills and prunes of rows
     ReplayUnknown = 8201, "there is no such replay to continue", None, "";
-    ReplayRunning = 8202, "another replay is running", None, "";
+    ReplayRunning = 8202, "another replay, or a prune of the table, is running", None, "";
     ReplayTooLarge = 8203, "more events match than may be sent again", None, "";
     ReplayImpossible = 8204, "the rows cannot be sent again from the table", None, "";
     BackfillImpossible = 8205, "rows from before the slot cannot be sent", Late, "those of the table and those in the slot wait until the router runs";
+    PruneImpossible = 8206, "old rows cannot be deleted", None, "";
+    PruneRunning = 8207, "another prune or a replay of the table is running", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

@@ -8,13 +8,14 @@ use std::sync::OnceLock;
 static OPTION: OnceLock<String> = OnceLock::new();
 
 /// The commands that read the configuration file.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "check",
     "config",
     "contracts",
     "dead-letters",
     "init",
     "preview",
+    "prune",
     "replay",
     "route",
     "run",

@@ -11,6 +11,7 @@
 //!    +--> rows                     the rows of an outbox table, by queries
 //!    +--> polling                  those of an outbox that is polled
 //!    +--> replays                  who has asked for rows again
+//!    +--> prunes                   deletes rows that every router has delivered
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod dead_letters;
 pub mod heartbeat;
 pub mod inbox;
 pub mod polling;
+pub mod prunes;
 pub mod replays;
 pub mod row_filter;
 pub mod rows;

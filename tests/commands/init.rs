@@ -10,7 +10,8 @@ fn objects(place: &Place) -> String {
            FROM pg_attribute a LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum) \
           WHERE a.attrelid = 'outbox'::regclass AND a.attnum > 0 ORDER BY a.attnum;
          SELECT 'index', indexdef FROM pg_indexes WHERE tablename = 'outbox' ORDER BY 2;
-         SELECT 'function', pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'outbox_router'::regnamespace;
+         SELECT 'function', pg_get_functiondef(p.oid), proowner::regrole, proacl FROM pg_proc p \
+          WHERE pronamespace = 'outbox_router'::regnamespace ORDER BY 2;
          SELECT 'schema', obj_description('outbox_router'::regnamespace);
          SELECT 'history', version, name, checksum FROM outbox_router.refinery_schema_history ORDER BY version;
          SELECT 'publication', p.*, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot \

@@ -17,7 +17,7 @@ use crate::support::settings::Settings;
 use crate::support::shared;
 
 /// An outbox made by `init` for a router that reads the log, and its settings.
-async fn logged(kafka: &Kafka) -> (Outbox, Settings) {
+pub(crate) async fn logged(kafka: &Kafka) -> (Outbox, Settings) {
     let outbox = Outbox::bare(shared::postgres()).await;
     let settings = Settings::new(&outbox, kafka);
     succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": created"]);
@@ -59,7 +59,7 @@ fn numbers(aggregate: &str, numbers: std::ops::Range<u64>) -> Vec<(String, u64)>
 
 impl Outbox {
     /// Waits until the slot has no transaction left that is older than the rows, as far as it knows.
-    async fn all_behind_slot(&self) {
+    pub(crate) async fn all_behind_slot(&self) {
         let sql = "SELECT (SELECT min(age(xmin)) FROM outbox) > (SELECT age(catalog_xmin) FROM pg_replication_slots \
                    WHERE slot_name = current_database())";
         eventually("every row is older than the slot's catalog_xmin", async || {

@@ -199,6 +199,8 @@ const PROOFS: &[(Code, Proof)] = &[
         Code::BackfillImpossible,
         Decides("the operator knows who has moved the slot, and what the records need"),
     ),
+    (Code::PruneImpossible, Decides("the message names the object and who owns it")),
+    (Code::PruneRunning, Decides("the other process has to end")),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

@@ -145,7 +145,7 @@ const GROUPS: [(u16, &str); 15] = [
     (70, "shards"),
     (80, "the end-to-end check"),
     (81, "the inbox of a consumer"),
-    (82, "replays and backfills of rows"),
+    (82, "replays, backfills and prunes of rows"),
     (90, "bugs"),
 ];
 

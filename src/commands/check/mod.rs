@@ -20,6 +20,7 @@ pub(in crate::commands) mod report;
 mod role;
 mod row_sizes;
 mod rows_changed;
+mod rows_kept;
 mod server;
 mod shards;
 mod slot;

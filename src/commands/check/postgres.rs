@@ -7,7 +7,9 @@ use pg_logical::session::Session;
 use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
-use super::{backfill, dead_letters, failover, outbox, polling, positions, role, server, shards, slot};
+use super::{
+    backfill, dead_letters, failover, outbox, polling, positions, role, rows_kept, server, shards, slot,
+};
 use crate::commands::connect;
 use crate::commands::server::Server;
 use crate::config::{CatchUp, Config};
@@ -59,6 +61,7 @@ async fn check_in_session(
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
     server::check_version(&server, findings);
+    rows_kept::check(session, config, findings).await?;
     if let Some(polling) = &config.polling {
         polling::check(session, config, polling, &server, findings).await?;
         return Ok((OutboxFacts::default(), Vec::new()));

@@ -16,6 +16,7 @@ mod partitions;
 mod polling;
 mod privileges;
 mod publication;
+mod retention;
 mod router_schema;
 mod script;
 mod slot;
@@ -42,6 +43,7 @@ use backfill::Backfill;
 pub(super) use business_key::lacks as lacks_business_key;
 pub(super) use emit_message::OPEN_TO_ALL;
 use maker::{MAKE_TIMEOUT, Maker, cannot};
+pub(super) use retention::is_stored;
 pub(super) use slot::{alter_failover, say_wait as say_slot_wait};
 
 /// Creates what is missing, or prints a script.
@@ -162,6 +164,7 @@ impl<'a> Init<'a> {
         {
             self.maker.make(&function).await?;
         }
+        self.maker.make_all(&retention::objects(config)).await?;
         let emit = self.make_emit().await?;
         let mut password = String::new();
         if let Some(role) = self.role {

@@ -8,7 +8,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::object::{Object, table_privilege};
-use super::polling;
+use super::{polling, retention};
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
 use crate::postgres::{backfills, dead_letters, heartbeat};
@@ -19,6 +19,7 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
     if let Some(polling) = &config.polling {
         let mut objects = polling::privileges(&config.outbox, polling, role);
         objects.insert(1, connect);
+        objects.push(retention::privilege(role));
         return objects;
     }
     let mut objects = vec![login_role(role), connect];
@@ -39,6 +40,9 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
         let purpose =
             "A start without a checkpoint finds there whether the slot is new or the checkpoint is lost";
         objects.push(table_privilege(role, SlotRecord::TABLE, &SlotRecord::REQUIRED_PRIVILEGES, purpose));
+    }
+    if !config.outbox.tables.is_empty() {
+        objects.push(retention::privilege(role));
     }
     objects
 }

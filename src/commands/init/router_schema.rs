@@ -6,7 +6,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
     what: "router's schema",
     title: "schema outbox_router",
     history: "outbox_router.refinery_schema_history",
-    tables: &["dead_letters", "slots", "poll_claims", "replays", "backfills"],
+    tables: &["dead_letters", "slots", "poll_claims", "replays", "backfills", "retention", "prunes"],
     files: &[
         Migration {
             version: 1,
@@ -35,6 +35,12 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             name: "backfills",
             sql: include_str!("../../../migrations/V7__backfills.sql"),
         },
+        Migration {
+            version: 8,
+            name: "retention",
+            sql: include_str!("../../../migrations/V8__retention.sql"),
+        },
+        Migration { version: 9, name: "prunes", sql: include_str!("../../../migrations/V9__prunes.sql") },
     ],
 };
 
@@ -54,6 +60,8 @@ mod tests {
             "4372394796082884502",
             "4434196090459725650",
             "3380403652707463063",
+            "8620533393524591684",
+            "4771060622281694860",
         ];
         assert_eq!(checksums, known);
     }

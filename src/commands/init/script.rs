@@ -6,7 +6,8 @@ use pg_logical::quoting::literal;
 use super::grants;
 use super::object::{self, Object};
 use super::{
-    business_key, emit_message, outbox_table, partitions, polling, privileges, publication, router_schema,
+    business_key, emit_message, outbox_table, partitions, polling, privileges, publication, retention,
+    router_schema,
 };
 use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
@@ -46,6 +47,7 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     parts.extend(business_key::object(&config.outbox));
     parts.extend(outbox_table::emit(&config.outbox));
     parts.extend(emit_message::objects(&config.outbox));
+    parts.extend(retention::objects(config));
     parts.extend(privileges::objects(config, role));
     parts.extend(shards.iter().map(publication::object));
     if !shards.is_empty() {

@@ -61,7 +61,7 @@ impl Counted {
     /// What is stored about the replay.
     pub(super) fn request(&self, selected: &Selected, rate: Option<f64>) -> Request {
         Request {
-            outbox: selected.table.in_sql(),
+            outbox: selected.outbox.in_sql(),
             since: selected.since,
             until: selected.until,
             selection: selected.selection.clone(),

@@ -112,12 +112,16 @@ async fn take_over(session: &mut Session, config: &Config, id: u64, outbox: &str
 async fn is_running(session: &mut Session, config: &Config, outbox: &str) -> Result<Error, Error> {
     let running = replays::list(session, &config.name, None).await?;
     let running = running.iter().find(|replay| replay.runs && replay.request.outbox == outbox);
-    let of = running.map_or_else(String::new, |replay| {
-        format!(": {}, requested by {} at {}", replay.id, replay.requested_by, Utc(replay.requested_at))
-    });
+    let what = match running {
+        Some(replay) => {
+            let (by, at) = (&replay.requested_by, Utc(replay.requested_at));
+            format!("another replay of {outbox} is running: {}, requested by {by} at {at}", replay.id)
+        }
+        None => format!("another replay or a prune of {outbox} is running"),
+    };
     Ok(Error::refused(
         ErrorCode::ReplayRunning,
-        format!("another replay of {outbox} is running{of}"),
+        what,
         Remedy::steps([Step::new("Wait until it has ended").typing("outbox-router replay --list")]),
     ))
 }

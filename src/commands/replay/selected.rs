@@ -6,7 +6,7 @@ use pg_logical::session::Session;
 
 use super::arguments::{readable, verify};
 use super::delivered::{delivered, horizon};
-use crate::cli::replay::ReplayArgs;
+use crate::cli::replay::{Origin, ReplayArgs};
 use crate::commands::times::{moment, now};
 use crate::config::{Config, TableName};
 use crate::contracts::Contracts;
@@ -27,6 +27,8 @@ pub(super) struct Selected {
     pub(super) conversion: Conversion,
     /// The names of headers and members that only the log can fill.
     pub(super) omitted: Vec<String>,
+    pub(super) outbox: TableName,
+    /// The table that has the rows: the outbox or its archive.
     pub(super) table: TableName,
     /// The rows that match, and that were delivered before `horizon`.
     query: RowQuery,
@@ -49,7 +51,7 @@ const FURTHEST_ZONE: i64 = 14 * 3_600_000_000;
 
 /// What the rows are read from.
 struct Wanted<'a> {
-    table: &'a TableName,
+    outbox: &'a TableName,
     since: Option<i64>,
     until: Option<i64>,
     selection: Selection,
@@ -96,10 +98,14 @@ impl Selected {
             aggregates: args.aggregates.clone(),
             aggregate_types: args.aggregate_types.clone(),
             ids: args.ids.clone(),
+            archive: match args.from {
+                Origin::Outbox => None,
+                Origin::Archive => Some(archive(config)?.in_sql()),
+            },
         };
-        let (table, topic) = (table(config, args.table.as_deref())?, args.topic.clone());
+        let (outbox, topic) = (table(config, args.table.as_deref())?, args.topic.clone());
         let mark = Utc(now).to_string();
-        let wanted = Wanted { table, since, until, selection, topic, mark, asked: Asked::Now(now) };
+        let wanted = Wanted { outbox, since, until, selection, topic, mark, asked: Asked::Now(now) };
         Self::find(session, config, contracts, wanted).await
     }
 
@@ -120,7 +126,7 @@ impl Selected {
             )
         })?;
         let wanted = Wanted {
-            table,
+            outbox: table,
             since: *since,
             until: Some(*until),
             selection: selection.clone(),
@@ -137,7 +143,19 @@ impl Selected {
         contracts: Option<Arc<Contracts>>,
         wanted: Wanted<'_>,
     ) -> Result<Self, Error> {
-        let Wanted { table, since, until, selection, topic, mark, asked } = wanted;
+        let Wanted { outbox, since, until, selection, topic, mark, asked } = wanted;
+        let table = match &selection.archive {
+            None => outbox,
+            Some(name) => {
+                archive(config).ok().filter(|archive| archive.in_sql() == *name).ok_or_else(|| {
+                    Error::refused(
+                        ErrorCode::ReplayImpossible,
+                        format!("the rows are in {name}, which is not the archive of this configuration"),
+                        "Continue it with the configuration with which it was begun",
+                    )
+                })?
+            }
+        };
         if let Some(topic) = &topic {
             check_topic(config, topic).map_err(|why| {
                 Error::usage(
@@ -169,8 +187,11 @@ impl Selected {
             (None, Asked::Before(request)) => request.until,
         };
         let columns = Conversion::columns(&for_rows, &layout);
-        let order = order(session, &config.outbox, config.polling.as_ref(), &layout, table, created_at).await;
-        let order = order.map_err(readable)?;
+        let order =
+            order(session, &config.outbox, config.polling.as_ref(), &layout, outbox, created_at).await;
+        let mut order = order.map_err(readable)?;
+        // those that have inserted a row into the archive say nothing
+        order.ties.by_statement &= selection.archive.is_none();
         let mut query = RowQuery::new(layout.in_from(), created_at, order.ties, columns.clone());
         if let Asked::Before(Request { order_by, .. }) = asked
             && *order_by != query.order_by()
@@ -203,27 +224,33 @@ impl Selected {
             query = query.only(is_one_of(column, values));
         }
         warn_without_index(session, table, created_at).await.map_err(readable)?;
+        // only delivered rows get into the archive, but polled ones may have been discarded
+        let all_delivered = selection.archive.is_some() && config.polling.is_none();
         let horizon = match asked {
+            _ if all_delivered => String::new(),
             Asked::Now(now) => horizon(session, config, now).await?,
             Asked::Before(request) => request.horizon.clone(),
         };
-        let delivered = delivered(session, config, &horizon).await?;
+        let delivered = if all_delivered { Vec::new() } else { delivered(session, config, &horizon).await? };
         let not_delivered = match asked {
-            Asked::Before(_) => 0,
-            Asked::Now(_) => {
+            Asked::Now(_) if !all_delivered => {
                 let sql = query.count_others(since, until, &delivered, MANY);
                 let others = session.query_one(&sql).await.map_err(readable)?;
                 others.and_then(|others| others.parse().ok()).unwrap_or_default()
             }
+            _ => 0,
         };
         for condition in delivered {
             query = query.only(condition);
         }
+        // whatever is made of the name of the table is as before
+        let layout = layout.named(outbox);
         let conversion = Conversion { config: Arc::new(for_rows), contracts, layout, columns, mark };
-        let table = table.clone();
+        let (outbox, table) = (outbox.clone(), table.clone());
         Ok(Selected {
             conversion,
             omitted,
+            outbox,
             table,
             query,
             horizon,
@@ -245,6 +272,16 @@ impl Selected {
     pub(super) fn rows(&self, after: Option<Cursor>) -> (RowQuery, Extent) {
         (self.query.clone(), Extent { since: self.since, until: self.until, after })
     }
+}
+
+fn archive(config: &Config) -> Result<&TableName, Error> {
+    config.retention.archive.as_ref().ok_or_else(|| {
+        Error::usage(
+            ErrorCode::CommandLine,
+            "--from archive: the configuration names no archive",
+            "Name the table as `[retention] archive`, or leave out --from",
+        )
+    })
 }
 
 fn table<'a>(config: &'a Config, named: Option<&str>) -> Result<&'a TableName, Error> {

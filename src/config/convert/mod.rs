@@ -84,6 +84,7 @@ pub(super) fn convert(
     let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat.0);
     let dead_letters = crate::config::dead_letters::dead_letters(&mut reader, raw.dead_letters.0);
     let replay = crate::config::replay::replay(&mut reader, raw.replay.0);
+    let retention = crate::config::retention::retention(&mut reader, raw.retention.0, &outbox);
     let contracts = crate::config::contracts::contracts(&mut reader, raw.contracts.0);
     let shards = crate::config::shards::shards(&mut reader, raw.shards.0);
     let log = crate::config::log::log(&mut reader, raw.log.0);
@@ -122,6 +123,7 @@ pub(super) fn convert(
             heartbeat,
             dead_letters,
             replay,
+            retention,
             contracts,
             shards,
             log,

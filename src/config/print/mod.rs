@@ -130,6 +130,7 @@ impl Config {
             crate::config::dead_letters::write_toml(self, out)?;
         }
         crate::config::replay::write_toml(self, out)?;
+        crate::config::retention::write_toml(self, out)?;
         crate::config::contracts::write_toml(self, out)?;
         if reads_log {
             crate::config::shards::write_toml(self, out)?;

@@ -410,6 +410,12 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "how many events all replays within a day may send; default: any number",
     ),
     key(
+        "retention.archive",
+        Kind::Text,
+        Default::Off,
+        "the table that `prune` moves rows to, see [clean-up](clean-up.md)",
+    ),
+    key(
         "contracts.directory",
         Kind::Path,
         Default::Off,

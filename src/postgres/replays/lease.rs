@@ -33,11 +33,12 @@ pub enum State {
     Finished,
 }
 
-/// A condition: no process sends rows of this outbox, an expression. It holds until the end of a transaction with the [`LOCK`].
+/// A condition: no process sends or deletes rows of this outbox, an expression. It holds until the end of a transaction with the [`LOCK`].
 fn nobody_else(outbox: &str) -> String {
     format!(
         "NOT EXISTS (SELECT FROM outbox_router.replays o WHERE o.outbox = {outbox} AND o.finished_at IS NULL \
-         AND o.lease_until > clock_timestamp())"
+         AND o.lease_until > clock_timestamp()) AND NOT EXISTS (SELECT FROM outbox_router.prunes p WHERE p.outbox = {outbox} \
+         AND p.lease_until > clock_timestamp())"
     )
 }
 

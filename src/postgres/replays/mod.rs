@@ -13,7 +13,7 @@ use crate::postgres::rows::{micros_of, read_only, stored_cursor};
 
 /// What to do if the table cannot be used.
 const REMEDY: &str = "Give --url of a role that may read the outbox table and write outbox_router.replays, such as the one that ran \
-                      `outbox-router init`; init creates the table of replays if it is missing";
+                      `outbox-router init`; init creates what is missing";
 
 /// Which rows are sent again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Selection {
     /// Only those with these ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
+    /// The archive that has them, as in SQL; `None`: the outbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
 }
 
 /// A replay, as somebody has asked for it.

@@ -88,6 +88,11 @@ impl TableLayout {
         })
     }
 
+    /// The same columns as those of a table with this name.
+    pub fn named(self, name: &TableName) -> Self {
+        TableLayout { name: name.clone(), ..self }
+    }
+
     /// The table's OID.
     pub fn oid(&self) -> Oid {
         Oid(self.oid)

@@ -93,7 +93,7 @@ pub async fn warn_without_index(
                 table.in_sql(),
                 identifier(created_at)
             ),
-            "no index of {table} begins with {created_at}: each page of 2,000 rows reads the whole table"
+            "no index of {table} begins with {created_at}: each page of rows is found by reading the whole table"
         );
     }
     Ok(())

@@ -1,0 +1,219 @@
+//! `prune`: deletes old rows of the outbox tables, or archives them.
+
+use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
+use pg_logical::session::Session;
+use serde::Serialize;
+use tokio::signal::unix::SignalKind;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::CommandProgress;
+use super::signals::cancelled_by;
+use super::times::now;
+use super::{Completion, connect};
+use crate::cli::prune::{PruneArgs, SHORTEST};
+use crate::commands::init::is_stored;
+use crate::config::{Config, TableName};
+use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::outbox::Field;
+use crate::postgres::prunes::{self, count_prunable};
+use crate::postgres::rows::order::warn_without_index;
+use crate::pruning::{self, Request};
+use crate::quantity::counted;
+use crate::terminal;
+use crate::utc::Utc;
+
+/// What became of a table.
+#[derive(Debug, Default, Serialize)]
+struct Pruned {
+    table: String,
+    /// The table that the rows are in now.
+    archive: Option<String>,
+    /// Rows inserted before this time were asked for.
+    before: String,
+    /// How many rows can be deleted.
+    rows: u64,
+    deleted: u64,
+    /// How many rows are as old and have to stay.
+    others: u64,
+    oldest: Option<String>,
+    newest: Option<String>,
+    interrupted: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The rows are too young, it is not known which ones may be deleted, or Postgres refuses.
+pub(super) async fn prune(config: &Config, args: &PruneArgs) -> Result<Completion, Error> {
+    // the router goes on, or does not, whatever becomes of this
+    perform(config, args).await.map_err(Error::without_router)
+}
+
+async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error> {
+    if args.older_than < SHORTEST && !args.force {
+        return Err(Error::usage(
+            ErrorCode::CommandLine,
+            "--older-than is less than 7 days, and a replay may need rows of that age",
+            "Give 7d or more, or add --force",
+        ));
+    }
+    let tables = tables(config, args.table.as_ref())?;
+    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
+    let mut session = connect(config, "prune", startup).await?;
+    session.set_answer_timeout(None);
+    let age = i64::try_from(args.older_than.as_micros()).unwrap_or(i64::MAX);
+    let until = now(&mut session).await?.saturating_sub(age);
+    let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
+    let mut all = Vec::new();
+    for table in tables {
+        let pruned = of_table(&mut session, config, args, table, until, &stop).await?;
+        if !args.json {
+            terminal::print(&described(&pruned, args.dry_run))?;
+        }
+        let interrupted = pruned.interrupted;
+        all.push(pruned);
+        if interrupted {
+            break;
+        }
+    }
+    session.close().await;
+    if args.json {
+        terminal::print_json(&all)?;
+    }
+    let interrupted = all.iter().any(|pruned| pruned.interrupted);
+    Ok(if interrupted { Completion::ProblemsFound } else { Completion::Success })
+}
+
+fn tables<'a>(config: &'a Config, named: Option<&TableName>) -> Result<Vec<&'a TableName>, Error> {
+    let all = &config.outbox.tables;
+    let (what, remedy) = match named {
+        _ if Field::CreatedAt.column(&config.outbox.columns).is_none() => (
+            "`[outbox.columns] created_at` is false, and without a time nobody knows which rows are old"
+                .to_owned(),
+            "Name the column with the time of the insert, and run outbox-router init".to_owned(),
+        ),
+        _ if all.is_empty() => {
+            ("no outbox table is configured".to_owned(), "Name one as `[outbox] table`".to_owned())
+        }
+        None => return Ok(all.iter().collect()),
+        Some(named) => match all.iter().find(|table| *table == named) {
+            Some(table) => return Ok(vec![table]),
+            None => (
+                format!("--table {named}: it is not an outbox table"),
+                format!("Name one of {}", config.outbox.table_names()),
+            ),
+        },
+    };
+    Err(Error::usage(ErrorCode::CommandLine, what, remedy))
+}
+
+async fn of_table(
+    session: &mut Session,
+    config: &Config,
+    args: &PruneArgs,
+    table: &TableName,
+    until: i64,
+    stop: &CancellationToken,
+) -> Result<Pruned, Error> {
+    let outbox = table.in_sql();
+    if let Some(created_at) = Field::CreatedAt.column(&config.outbox.columns) {
+        verify_stored(session, config, table, created_at).await?;
+        warn_without_index(session, table, created_at).await?;
+    }
+    let utc = |micros: i64| Utc(micros).to_string();
+    let mut pruned =
+        Pruned { table: table.to_string(), before: utc(until), interrupted: true, ..Pruned::default() };
+    pruned.archive = config.retention.archive.as_ref().map(ToString::to_string);
+    // which may take long, and changes nothing
+    let counting = count_prunable(session, &outbox, until);
+    let Some(found) = stop.run_until_cancelled(counting).await else { return Ok(pruned) };
+    let found = found?;
+    verify_archive(config, table, found.archive.as_deref())?;
+    if !args.dry_run && found.rows > 0 {
+        let request = Request { outbox: &outbox, until, batch: args.batch };
+        let mut progress = CommandProgress::of_rows(format!("pruning {table}"), 0, args.json);
+        let done = pruning::prune(session, &request, &found, stop, |rows| {
+            pruned.deleted = rows;
+            progress.show(rows, found.rows);
+        });
+        let done = done.await;
+        progress.end();
+        if done.is_err() && pruned.deleted > 0 {
+            tracing::info!("{} of {table} were deleted before this", counted(pruned.deleted, "row"));
+        }
+        done?;
+    }
+    pruned.interrupted = stop.is_cancelled() && !args.dry_run && pruned.deleted < found.rows;
+    pruned.rows = found.rows;
+    pruned.others = found.others;
+    pruned.oldest = found.times.map(|(oldest, _)| utc(oldest));
+    pruned.newest = found.times.map(|(_, newest)| utc(newest));
+    Ok(pruned)
+}
+
+/// The functions know only what init has stored.
+async fn verify_stored(
+    session: &mut Session,
+    config: &Config,
+    table: &TableName,
+    created_at: &str,
+) -> Result<(), Error> {
+    if prunes::is_stored(session, &is_stored(config, table, created_at)).await? {
+        return Ok(());
+    }
+    Err(Error::refused(
+        ErrorCode::PruneImpossible,
+        format!("what is stored about the retention of {table} is not what this configuration says"),
+        Remedy::steps([
+            Step::new("Store slots, columns and archive of this configuration").typing("outbox-router init")
+        ]),
+    ))
+}
+
+/// Another router may have stored an archive.
+fn verify_archive(config: &Config, table: &TableName, archive: Option<&str>) -> Result<(), Error> {
+    match archive {
+        Some(archive) if config.retention.archive.is_none() => Err(Error::refused(
+            ErrorCode::PruneImpossible,
+            format!("another router has stored that rows of {table} go to {archive}"),
+            "Name the same archive under `[retention]`, and run outbox-router init",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn described(pruned: &Pruned, dry_run: bool) -> String {
+    let Pruned { table, archive, before, rows, deleted, others, oldest, newest, interrupted } = pruned;
+    let into = archive.as_ref().map_or_else(String::new, |archive| format!(" to {archive}"));
+    let [delete, deletes, done] = match archive {
+        Some(_) => ["move", "Moved", "moved"],
+        None => ["delete", "Deleted", "deleted"],
+    };
+    let times = oldest.as_ref().zip(newest.as_ref());
+    let times = times.map_or_else(String::new, |(first, last)| format!(", inserted from {first} to {last}"));
+    let of = |rows: u64| format!("{} of {table}{into}{times}", counted(rows, "row"));
+    let mut text = match (rows, dry_run, interrupted) {
+        (0, _, true) => format!("Interrupted before any row of {table} was {done}.\n"),
+        (0, ..) => format!("No row of {table} that was inserted before {before} can be {done}.\n"),
+        (_, true, _) => format!("Would {delete} {}.\n", of(*rows)),
+        (_, _, true) => {
+            format!("Interrupted: {done} {deleted} of {}. Run the command again for the others.\n", of(*rows))
+        }
+        _ => format!("{deletes} {}.\n", of(*deleted)),
+    };
+    let left = rows.saturating_sub(*deleted);
+    if left > 0 && !dry_run && !interrupted {
+        text += &format!("{} changed meanwhile, or locked.\n", are(left, "stays:", "stay:"));
+    }
+    if *others > 0 {
+        text += &format!(
+            "{} perhaps not delivered yet, parked, failed, or part of an unfinished replay.\n",
+            are(*others, "is as old and stays:", "are as old and stay:")
+        );
+    }
+    text
+}
+
+fn are(rows: u64, one: &str, many: &str) -> String {
+    format!("{} {}", counted(rows, "row"), if rows == 1 { one } else { many })
+}
