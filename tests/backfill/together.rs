@@ -48,6 +48,25 @@ async fn every_row_is_sent_once_and_in_order_without_a_positions_topic() {
     with_writers(|settings| settings.set("delivery.positions_topic", false)).await;
 }
 
+/// As Postgres makes it while transactions are rolled back.
+#[tokio::test]
+async fn a_snapshot_that_ends_before_it_begins_is_understood() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = with_rows(&kafka, 5).await;
+    begun(&settings, &[], 20).await;
+    outbox
+        .execute(
+            "UPDATE outbox_router.backfills SET snapshot = concat(x, ':', x::text::bigint - 1, ':') \
+             FROM (SELECT pg_snapshot_xmax(snapshot::pg_snapshot) AS x FROM outbox_router.backfills) s",
+        )
+        .await;
+    let router = Router::start(&settings);
+    finished(&outbox).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
 #[tokio::test]
 async fn each_shard_sends_the_rows_of_its_aggregates() {
     let kafka = Kafka::shared();

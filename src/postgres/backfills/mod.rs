@@ -12,6 +12,7 @@ use crate::postgres::rows::layout::TableLayout;
 use crate::postgres::rows::order::Ties;
 use crate::postgres::rows::page::RowQuery;
 use crate::postgres::rows::reader::Extent;
+use crate::postgres::rows::snapshot::Snapshot;
 use crate::postgres::rows::{micros_of, moment, read_only, read_write, stored_cursor, text_array};
 
 /// The table.
@@ -89,7 +90,10 @@ impl Backfill {
     /// A query: whether every transaction that the slot's first snapshot sees is visible by now. One that waits for a synchronous standby
     /// has written its commit before.
     pub fn is_visible(&self) -> String {
-        let snapshot = literal(&self.selection.snapshot);
+        let stored = &self.selection.snapshot;
+        let readable =
+            Snapshot::parse(stored).map_or_else(|| stored.clone(), |snapshot| snapshot.to_string());
+        let snapshot = literal(&readable);
         read_only(&format!(
             "SELECT pg_snapshot_xmax(c.now) >= pg_snapshot_xmax(s.first) AND NOT EXISTS (SELECT FROM pg_snapshot_xip(c.now) x \
              WHERE pg_visible_in_snapshot(x, s.first)) FROM (SELECT pg_current_snapshot() AS now) c, (SELECT {snapshot}::pg_snapshot AS first) s"

@@ -4,6 +4,8 @@
 //! every transaction after its `xmin` that it does not see, subtransactions included (unlike those of other statements), so the
 //! conditions below are exact (tried on 14 to 18).
 
+use std::fmt;
+
 use super::moment;
 
 /// The number of transaction ids before they are used again.
@@ -40,12 +42,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the text of a `pg_snapshot`.
+    /// Reads the text of a `pg_snapshot`. That of a new slot may have an `xmin` after its `xmax`, if the transactions between them were
+    /// rolled back; Postgres does not read such a text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
-        let (xmin, xmax, unseen) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
+        let (xmin, xmax, unseen) =
+            (parts.next()?.parse().ok()?, parts.next()?.parse::<u64>().ok()?, parts.next()?);
         let unseen = unseen.split(',').filter(|xid| !xid.is_empty()).map(str::parse);
-        Some(Snapshot { xmin, xmax, unseen: unseen.collect::<Result<_, _>>().ok()? })
+        Some(Snapshot { xmin, xmax: xmax.max(xmin), unseen: unseen.collect::<Result<_, _>>().ok()? })
     }
 
     /// A condition on `q`: its transaction had been committed.
@@ -75,6 +79,14 @@ impl Snapshot {
     }
 }
 
+/// As Postgres reads it.
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unseen: Vec<String> = self.unseen.iter().map(u64::to_string).collect();
+        write!(f, "{}:{}:{}", self.xmin, self.xmax, unseen.join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +96,10 @@ mod tests {
         let snapshot = |xmin, xmax, unseen: &[u64]| Some(Snapshot { xmin, xmax, unseen: unseen.to_vec() });
         assert_eq!(Snapshot::parse("1064:1064:"), snapshot(1064, 1064, &[]));
         assert_eq!(Snapshot::parse("3555:3670:3555,3670"), snapshot(3555, 3670, &[3555, 3670]));
+        assert_eq!(Snapshot::parse("16789:16788:"), snapshot(16789, 16789, &[]));
+        for text in ["1064:1064:", "3555:3670:3555,3670"] {
+            assert_eq!(Snapshot::parse(text).unwrap().to_string(), text);
+        }
         for text in ["", "1:2", "1:2:x", "a:2:"] {
             assert_eq!(Snapshot::parse(text), None, "{text}");
         }
