@@ -48,11 +48,14 @@ async fn allocations(mode: &str, sslmode: &str, events: u64) -> u64 {
     let (monitor, stop) = (Monitor::new(&config.name), CancellationToken::new());
     let router = {
         let (monitor, stop) = (monitor.clone(), stop.clone());
-        thread::spawn(move || {
+        // a debug build needs more than a thread has by default; the program itself runs on its main thread, which has as much
+        let thread = thread::Builder::new().stack_size(8 << 20);
+        let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let run = supervisor::run(config, None, supervisor::RunOptions::default(), monitor, stop);
             allocation_counter::measure(|| runtime.block_on(run).unwrap()).count_total
-        })
+        };
+        thread.spawn(run).unwrap()
     };
     eventually("everything is delivered", async || {
         (monitor.snapshot().totals.events == events).then_some(())
