@@ -59,7 +59,7 @@ pub struct PruneArgs {
     pub connection: UrlArgs,
 }
 
-/// In days: long before any outbox.
+/// The highest age, in days.
 const LONGEST: u64 = 36_500;
 
 fn age(text: &str) -> Result<Duration, String> {

@@ -8,7 +8,7 @@ use crate::config::{Config, TableName};
 use crate::error::{Error, Remedy, Step};
 use crate::postgres::rows::read_only;
 
-/// So many rows are a table that nobody looks after.
+/// With more rows than this, somebody should have deleted some.
 const MANY: u64 = 10_000_000;
 
 pub(super) async fn check(

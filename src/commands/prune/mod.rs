@@ -26,7 +26,7 @@ use crate::utc::Utc;
 #[derive(Debug, Default, Serialize)]
 struct Pruned {
     table: String,
-    /// The table that the rows are in now.
+    /// The table that the rows go to.
     archive: Option<String>,
     /// Rows inserted before this time were asked for.
     before: String,
@@ -57,6 +57,13 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
             "Give 7d or more, or add --force",
         ));
     }
+    let created_at = Field::CreatedAt.column(&config.outbox.columns).ok_or_else(|| {
+        Error::usage(
+            ErrorCode::CommandLine,
+            "`[outbox.columns] created_at` is false, and without a time nobody knows which rows are old",
+            "Name the column with the time of the insert, and run outbox-router init",
+        )
+    })?;
     let tables = tables(config, args.table.as_ref())?;
     let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
     let mut session = connect(config, "prune", startup).await?;
@@ -66,7 +73,7 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
     let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
     let mut all = Vec::new();
     for table in tables {
-        let pruned = of_table(&mut session, config, args, table, until, &stop).await?;
+        let pruned = of_table(&mut session, config, args, (table, created_at), until, &stop).await?;
         if !args.json {
             terminal::print(&described(&pruned, args.dry_run))?;
         }
@@ -87,11 +94,6 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
 fn tables<'a>(config: &'a Config, named: Option<&TableName>) -> Result<Vec<&'a TableName>, Error> {
     let all = &config.outbox.tables;
     let (what, remedy) = match named {
-        _ if Field::CreatedAt.column(&config.outbox.columns).is_none() => (
-            "`[outbox.columns] created_at` is false, and without a time nobody knows which rows are old"
-                .to_owned(),
-            "Name the column with the time of the insert, and run outbox-router init".to_owned(),
-        ),
         _ if all.is_empty() => {
             ("no outbox table is configured".to_owned(), "Name one as `[outbox] table`".to_owned())
         }
@@ -111,22 +113,21 @@ async fn of_table(
     session: &mut Session,
     config: &Config,
     args: &PruneArgs,
-    table: &TableName,
+    (table, created_at): (&TableName, &str),
     until: i64,
     stop: &CancellationToken,
 ) -> Result<Pruned, Error> {
     let outbox = table.in_sql();
-    if let Some(created_at) = Field::CreatedAt.column(&config.outbox.columns) {
-        verify_stored(session, config, table, created_at).await?;
-        warn_without_index(session, table, created_at).await?;
-    }
+    verify_stored(session, config, table, created_at).await?;
+    warn_without_index(session, table, created_at).await?;
     let utc = |micros: i64| Utc(micros).to_string();
-    let mut pruned =
-        Pruned { table: table.to_string(), before: utc(until), interrupted: true, ..Pruned::default() };
-    pruned.archive = config.retention.archive.as_ref().map(ToString::to_string);
-    // which may take long, and changes nothing
+    let archive = config.retention.archive.as_ref().map(ToString::to_string);
+    let mut pruned = Pruned { table: table.to_string(), archive, before: utc(until), ..Pruned::default() };
+    // it may take long, and changes nothing
     let counting = count_prunable(session, &outbox, until);
-    let Some(found) = stop.run_until_cancelled(counting).await else { return Ok(pruned) };
+    let Some(found) = stop.run_until_cancelled(counting).await else {
+        return Ok(Pruned { interrupted: true, ..pruned });
+    };
     let found = found?;
     verify_archive(config, table, found.archive.as_deref())?;
     if !args.dry_run && found.rows > 0 {
@@ -139,7 +140,7 @@ async fn of_table(
         let done = done.await;
         progress.end();
         if done.is_err() && pruned.deleted > 0 {
-            tracing::info!("{} of {table} were deleted before this", counted(pruned.deleted, "row"));
+            tracing::info!("pruned {} of {table} before the error", counted(pruned.deleted, "row"));
         }
         done?;
     }
@@ -203,17 +204,17 @@ fn described(pruned: &Pruned, dry_run: bool) -> String {
     };
     let left = rows.saturating_sub(*deleted);
     if left > 0 && !dry_run && !interrupted {
-        text += &format!("{} changed meanwhile, or locked.\n", are(left, "stays:", "stay:"));
+        text += &format!("{} changed meanwhile, or locked.\n", rows_that(left, "stays:", "stay:"));
     }
     if *others > 0 {
         text += &format!(
             "{} perhaps not delivered yet, parked, failed, or part of an unfinished replay.\n",
-            are(*others, "is as old and stays:", "are as old and stay:")
+            rows_that(*others, "is as old and stays:", "are as old and stay:")
         );
     }
     text
 }
 
-fn are(rows: u64, one: &str, many: &str) -> String {
+fn rows_that(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", counted(rows, "row"), if rows == 1 { one } else { many })
 }

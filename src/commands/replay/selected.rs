@@ -190,7 +190,7 @@ impl Selected {
         let order =
             order(session, &config.outbox, config.polling.as_ref(), &layout, outbox, created_at).await;
         let mut order = order.map_err(readable)?;
-        // those that have inserted a row into the archive say nothing
+        // the statements of a prune say nothing about the order of the inserts
         order.ties.by_statement &= selection.archive.is_none();
         let mut query = RowQuery::new(layout.in_from(), created_at, order.ties, columns.clone());
         if let Asked::Before(Request { order_by, .. }) = asked
@@ -243,7 +243,7 @@ impl Selected {
         for condition in delivered {
             query = query.only(condition);
         }
-        // whatever is made of the name of the table is as before
+        // values that are made of the table's name stay the same
         let layout = layout.named(outbox);
         let conversion = Conversion { config: Arc::new(for_rows), contracts, layout, columns, mark };
         let (outbox, table) = (outbox.clone(), table.clone());
