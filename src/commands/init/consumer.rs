@@ -7,7 +7,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::maker::Maker;
-use super::migrations::{Migration, Migrations};
+use super::migrations::{Migrations, migration};
 use super::object::{self, Object};
 use super::{check, password_step, role_exists, script};
 use crate::advice;
@@ -21,21 +21,9 @@ const MIGRATIONS: Migrations = Migrations {
     history: "outbox_router.consumer_schema_history",
     tables: &[],
     files: &[
-        Migration {
-            version: 1,
-            name: "inbox",
-            sql: include_str!("../../../migrations/consumer/V1__inbox.sql"),
-        },
-        Migration {
-            version: 2,
-            name: "inbox_queue",
-            sql: include_str!("../../../migrations/consumer/V2__inbox_queue.sql"),
-        },
-        Migration {
-            version: 3,
-            name: "idempotency_keys",
-            sql: include_str!("../../../migrations/consumer/V3__idempotency_keys.sql"),
-        },
+        migration!("consumer/", 1, "inbox"),
+        migration!("consumer/", 2, "inbox_queue"),
+        migration!("consumer/", 3, "idempotency_keys"),
     ],
 };
 

@@ -44,6 +44,18 @@ impl Migration {
     }
 }
 
+/// The file of a folder under `migrations/` with this version and name.
+macro_rules! migration {
+    ($folder:literal, $version:literal, $name:literal) => {
+        $crate::commands::init::migrations::Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!("../../../migrations/", $folder, "V", $version, "__", $name, ".sql")),
+        }
+    };
+}
+pub(super) use migration;
+
 /// A row of the history.
 struct Applied {
     version: i32,

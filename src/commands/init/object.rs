@@ -94,11 +94,29 @@ pub(super) fn table_privilege(role: &str, table: &str, needed: &[&str], purpose:
 
 /// Privileges on a table, and on its schema. Both names are as in SQL.
 pub(super) fn privilege(role: &str, schema: &str, table: &str, needed: &[&str], purpose: &str) -> Object {
+    privilege_and_update(role, (schema, table), needed, &[], purpose)
+}
+
+/// The same, and UPDATE on some columns.
+pub(super) fn privilege_and_update(
+    role: &str,
+    (schema, table): (&str, &str),
+    needed: &[&str],
+    updated: &[&str],
+    purpose: &str,
+) -> Object {
     let (name, text) = (quoting::identifier(role), literal(role));
-    let held: Vec<_> = needed
-        .iter()
-        .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))
-        .collect();
+    let on_table =
+        needed.iter().map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"));
+    let on_columns = updated.iter().map(|column| {
+        format!("pg_catalog.has_column_privilege(r.oid, c.oid, {}, 'UPDATE')", literal(column))
+    });
+    let held: Vec<String> = on_table.chain(on_columns).collect();
+    let mut granted: Vec<String> = needed.iter().map(|privilege| (*privilege).to_owned()).collect();
+    if !updated.is_empty() {
+        let columns: Vec<String> = updated.iter().map(|column| quoting::identifier(column)).collect();
+        granted.push(format!("UPDATE ({})", columns.join(", ")));
+    }
     Object {
         name: format!("privilege of {name} on {table}"),
         purpose: purpose.to_owned(),
@@ -112,7 +130,7 @@ pub(super) fn privilege(role: &str, schema: &str, table: &str, needed: &[&str], 
         ),
         make: format!(
             "GRANT USAGE ON SCHEMA {schema} TO {name};\nGRANT {} ON {table} TO {name};",
-            needed.join(", ")
+            granted.join(", ")
         ),
         done: "granted",
         ..Object::default()

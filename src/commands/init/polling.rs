@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, router_function, table_privilege};
+use super::object::{Object, privilege_and_update, router_function, table_privilege};
 use crate::config::{Config, Outbox, Polling, TableName};
 use crate::postgres::polling::sql::PolledTable;
 use crate::postgres::polling::table::{
@@ -107,31 +107,12 @@ fn sequence_privilege(role: &str) -> Object {
 
 /// SELECT on the outbox, and UPDATE on the columns for the state of a row.
 fn outbox_privilege(role: &str, table: &TableName, polling: &Polling) -> Object {
-    let (name, text, outbox) = (quoting::identifier(role), literal(role), table.in_sql());
     let updated: Vec<&str> =
         polling.columns.by_key().filter(|(key, _)| *key != "position").map(|(_, name)| name).collect();
-    let may = |column: &&str| {
-        format!("pg_catalog.has_column_privilege(r.oid, c.oid, {}, 'UPDATE')", literal(column))
-    };
-    let quoted: Vec<String> = updated.iter().map(|column| quoting::identifier(column)).collect();
+    let schema = quoting::identifier(&table.schema);
+    let purpose = "The router reads rows, and changes nothing but their status";
     Object {
-        name: format!("privilege of {name} on {outbox}"),
-        purpose: "The router reads rows, and changes nothing but their status".to_owned(),
-        there: format!(
-            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = {text}\n    \
-             AND c.oid = pg_catalog.to_regclass({})\n    \
-             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    \
-             AND pg_catalog.has_table_privilege(r.oid, c.oid, 'SELECT')\n    AND {})",
-            literal(&outbox),
-            updated.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
-        ),
-        make: format!(
-            "GRANT USAGE ON SCHEMA {} TO {name};\nGRANT SELECT, UPDATE ({}) ON {outbox} TO {name};",
-            quoting::identifier(&table.schema),
-            quoted.join(", ")
-        ),
-        done: "granted",
         remedy: Some("Connect with --url as the owner of the table".to_owned()),
-        ..Object::default()
+        ..privilege_and_update(role, (&schema, &table.in_sql()), &["SELECT"], &updated, purpose)
     }
 }

@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::Object;
+use super::object::{Object, privilege_and_update};
 use crate::config::{Config, TableName};
 use crate::outbox::Field;
 use crate::postgres::prunes::{FUNCTIONS, INNER_FUNCTIONS, OWNER};
@@ -17,11 +17,11 @@ pub(super) fn objects(config: &Config) -> Vec<Object> {
     let mut objects = vec![owner_role(), owner_of_functions()];
     if let Some(archive) = archive {
         objects.push(archive_table(archive, first, created_at));
-        objects.push(privilege_on(archive, &["INSERT"], None));
+        objects.push(privilege_on(archive, &["INSERT"], &[]));
     }
     for table in &config.outbox.tables {
-        // only UPDATE lets it lock a row, and this column says to which partition a row belongs least of all
-        objects.push(privilege_on(table, &["SELECT", "DELETE"], Some(&config.outbox.columns.id)));
+        // locking a row needs UPDATE on some column, and the id is hardly ever part of a partition key
+        objects.push(privilege_on(table, &["SELECT", "DELETE"], &[&config.outbox.columns.id]));
         objects.push(readers(config, table, created_at));
     }
     objects
@@ -129,43 +129,25 @@ fn no_times(table: &TableName, created_at: &str) -> String {
     )
 }
 
-/// Privileges of the functions' owner on a table, and UPDATE on one of its columns.
-fn privilege_on(table: &TableName, needed: &[&str], updated: Option<&str>) -> Object {
+/// Privileges of the functions' owner on a table, and UPDATE on some columns.
+fn privilege_on(table: &TableName, needed: &[&str], updated: &[&str]) -> Object {
     let (name, schema) = (table.in_sql(), quoting::identifier(&table.schema));
-    let held = needed
-        .iter()
-        .map(|privilege| format!("pg_catalog.has_table_privilege(r.oid, c.oid, '{privilege}')"))
-        .chain(updated.map(|_| "pg_catalog.has_any_column_privilege(r.oid, c.oid, 'UPDATE')".to_owned()));
-    let held: Vec<String> = held.collect();
-    let update =
-        updated.map_or_else(String::new, |column| format!(", UPDATE ({})", quoting::identifier(column)));
-    let grant = format!(
-        "GRANT USAGE ON SCHEMA {schema} TO {OWNER};\nGRANT {}{update} ON {name} TO {OWNER};",
-        needed.join(", ")
-    );
-    let of_table = format!("c.oid = pg_catalog.to_regclass({})", literal(&name));
+    let purpose = "Only for the functions of prune";
+    let granted = privilege_and_update(OWNER, (&schema, &name), needed, updated, purpose);
     Object {
-        name: format!("privilege of {OWNER} on {name}"),
-        purpose: "For prune".to_owned(),
-        there: format!(
-            "EXISTS (SELECT FROM pg_catalog.pg_roles r, pg_catalog.pg_class c WHERE r.rolname = '{OWNER}' AND {of_table}\n    \
-             AND pg_catalog.has_schema_privilege(r.oid, c.relnamespace, 'USAGE')\n    AND {})",
-            held.join("\n    AND ")
-        ),
         possible: Some((
             format!(
                 "EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, pg_catalog.pg_roles r\n    \
-                 WHERE {of_table} AND r.rolname = '{OWNER}' AND pg_catalog.pg_has_role(c.relowner, 'USAGE')\n    \
-                 AND (pg_catalog.has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') OR pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE')))"
+                 WHERE c.oid = pg_catalog.to_regclass({}) AND r.rolname = '{OWNER}' AND pg_catalog.pg_has_role(c.relowner, 'USAGE')\n    \
+                 AND (pg_catalog.has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') OR pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE')))",
+                literal(&name)
             ),
             format!(
                 "the role does not exist, or this one may not grant it. For prune run, as the owner: {}",
-                grant.replace('\n', " ")
+                granted.make.replace('\n', " ")
             ),
         )),
-        make: grant,
-        done: "granted",
-        ..Object::default()
+        ..granted
     }
 }
 
