@@ -78,12 +78,12 @@ BEGIN
   END LOOP;
   FOR replay IN SELECT p.id, p.lease_until > clock_timestamp() AS runs, coalesce(p.last_inserted_at, p.since, '-infinity') AS since, p.until
     FROM outbox_router.replays p WHERE p.outbox = prune_condition.outbox AND p.finished_at IS NULL
-    AND (p.lease_until > clock_timestamp() OR p.requested_at > now() - interval '7 days') LOOP
+    AND (p.lease_until > clock_timestamp() OR p.requested_at > now() - interval '7 days' AND NOT p.selection ?| ARRAY['archive', 'file']) LOOP
     IF replay.runs THEN
       RAISE 'replay % of % is running', replay.id, outbox_router.prune_name(outbox)
         USING ERRCODE = 'OBR07', HINT = 'Prune once it has ended; outbox-router replay --list shows how far it is.';
     END IF;
-    -- somebody may still continue one that was interrupted
+    -- somebody may still continue one that was interrupted, and that does not read an archive
     conditions := conditions || format('NOT (q.%1$I >= %2$L::timestamptz AND q.%1$I < %3$L::timestamptz)',
       time_columns[1], replay.since, replay.until);
   END LOOP;
@@ -143,6 +143,11 @@ BEGIN
     RAISE 'the role % lacks the privilege INSERT on the archive %', current_user, archive
       USING ERRCODE = 'OBR06', HINT = format('As the owner of the table: GRANT INSERT ON %s TO %I;', archive, current_user);
   END IF;
+  -- a row that is delivered would take others with it
+  IF EXISTS (SELECT FROM pg_constraint c WHERE c.contype = 'f' AND c.confdeltype = 'c' AND c.conrelid = source AND c.confrelid = source) THEN
+    RAISE 'a foreign key of % deletes other rows of it with a row', source
+      USING ERRCODE = 'OBR06', HINT = 'Drop its ON DELETE CASCADE.';
+  END IF;
   IF row_security_active(source) THEN
     RAISE 'row-level security of % may hide rows from the role %', source, current_user
       USING ERRCODE = 'OBR06', HINT = format('As a superuser: ALTER ROLE %I BYPASSRLS;', current_user);
@@ -159,16 +164,16 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('outbox-router replay', 0));
   PERFORM outbox_router.prune_condition(outbox);
   PERFORM outbox_router.prune_check(outbox);
+  -- without waiting for the end of a batch
+  IF EXISTS (SELECT FROM outbox_router.prunes p WHERE p.outbox = prune_begin.outbox AND p.lease_until > clock_timestamp()) THEN
+    RAISE 'another prune of % is running', outbox_router.prune_name(outbox)
+      USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended, or for a minute if its process was killed.';
+  END IF;
   INSERT INTO outbox_router.prunes AS p (outbox, token, lease_until)
     VALUES (prune_begin.outbox, gen_random_uuid(), clock_timestamp() + interval '60 s')
     ON CONFLICT ON CONSTRAINT prunes_pkey DO UPDATE
     SET token = excluded.token, lease_until = excluded.lease_until, rows = 0
-    WHERE p.lease_until <= clock_timestamp()
     RETURNING p.token INTO begun;
-  IF begun IS NULL THEN
-    RAISE 'another prune of % is running', outbox_router.prune_name(outbox)
-      USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended, or for a minute if its process was killed.';
-  END IF;
   RETURN begun;
 END $$;
 
@@ -191,6 +196,8 @@ BEGIN
   IF lease_end IS NULL THEN
     RAISE 'another prune of % has taken over', outbox_router.prune_name(outbox) USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended.';
   END IF;
+  -- nobody changes its columns from here on
+  EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', outbox_router.prune_from(outbox));
   IF archive IS NOT NULL THEN
     SELECT string_agg(format('%I', a.attname), ', ') INTO columns FROM pg_attribute a
       JOIN pg_attribute b ON b.attrelid = archive AND b.attname = a.attname AND b.attnum > 0 AND b.attgenerated = ''

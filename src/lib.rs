@@ -37,12 +37,13 @@
 //! - [`error`]: transient and definite failures; [`advice`]: what to do about those that [`pg_logical`] reports
 //! - [`contracts`]: validates payloads; [`connect_values`]: values as Debezium and Kafka Connect write them
 //! - [`postgres`]: queries of the catalogues and the catalogue watch; [`dead_letters`] and [`unsendable`]: what cannot be sent, and why
-//! - [`replay`]: the same loop with rows of the table that somebody asks for again; [`pruning`]: deletes old ones
+//! - [`replay`]: the same loop with rows of the table that somebody asks for again; [`pruning`]: deletes old ones; [`archive`]: files of them
 //! - [`shards`]: how aggregates are distributed over several slots; [`import`]: translates a Debezium connector's configuration
 //! - [`topic_name`]: which names Kafka accepts for topics; [`reserved`]: names that belong to the router
 
 pub mod admin;
 pub mod advice;
+pub mod archive;
 pub mod checkpoint;
 pub mod cli;
 pub mod commands;

@@ -6,6 +6,7 @@ use pg_logical::session::Session;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::archive::writer::Writer;
 use crate::error::Error;
 use crate::postgres::prunes::{self, Batch, Lease, Prunable};
 use crate::postgres::rows::spans::Spans;
@@ -30,6 +31,15 @@ pub struct Request<'a> {
     pub batch: u32,
 }
 
+/// Where the rows go.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// To the table that init has stored as the archive, or nowhere.
+    Server,
+    /// To a file.
+    File(&'a mut Writer),
+}
+
 /// Deletes the rows, of which `found` were counted, until none is left or somebody stops it. `tell` is told after each batch how many are
 /// deleted.
 ///
@@ -40,11 +50,12 @@ pub async fn prune(
     session: &mut Session,
     request: &Request<'_>,
     found: &Prunable,
+    target: Target<'_>,
     stop: &CancellationToken,
     mut tell: impl FnMut(u64),
 ) -> Result<(), Error> {
     let lease = prunes::begin(session, request.outbox).await?;
-    let done = delete(session, &lease, request, found, stop, &mut tell).await;
+    let done = delete(session, &lease, request, found, target, stop, &mut tell).await;
     // if the session is gone, the lease expires
     let ended = lease.end(session).await;
     done.and(ended)
@@ -55,6 +66,7 @@ async fn delete(
     lease: &Lease,
     request: &Request<'_>,
     found: &Prunable,
+    mut target: Target<'_>,
     stop: &CancellationToken,
     tell: &mut impl FnMut(u64),
 ) -> Result<(), Error> {
@@ -66,8 +78,12 @@ async fn delete(
     let (mut all, mut tries) = (0, 0);
     while let Some((from, to)) = spans.current() {
         let begun = Instant::now();
-        let (chosen, deleted, last) = match lease.delete(session, since, to, request.batch).await? {
-            Batch::Done { chosen, deleted, last } => (chosen, deleted, last),
+        let batch = match &mut target {
+            Target::Server => lease.delete(session, since, to, request.batch).await?,
+            Target::File(file) => lease.delete_stored(session, since, to, request.batch, *file).await?,
+        };
+        let (chosen, more, deleted, last) = match batch {
+            Batch::Done { chosen, more, deleted, last } => (chosen, more, deleted, last),
             Batch::Locked(error) => {
                 tries += 1;
                 if tries == TRIES {
@@ -83,10 +99,11 @@ async fn delete(
         all += deleted;
         tell(all);
         let took = begun.elapsed();
-        // a trigger may have kept all of them
-        let is_full = chosen >= request.batch.into() && deleted > 0;
-        since = if is_full { last.or(since) } else { Some(to) };
-        let last = is_full.then(|| last.unwrap_or(from));
+        // a trigger may have kept all of them; the next ones are not of the same time then
+        let next = last.map(|last| if deleted > 0 { last } else { last.saturating_add(1) });
+        let more = more && (deleted > 0 || next.is_some_and(|next| next < to));
+        since = if more { next.or(since) } else { Some(to) };
+        let last = more.then(|| next.unwrap_or(from));
         spans.advance(to, usize::try_from(chosen).unwrap_or(page_rows), from, last, took);
         if stop.run_until_cancelled(sleep(took.min(LONGEST_PAUSE))).await.is_none() {
             break;

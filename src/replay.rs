@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use pg_logical::Lsn;
-use pg_logical::session::Session;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +15,7 @@ use crate::outbox::Cursor;
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::postgres::rows::layout::TableLayout;
-use crate::postgres::rows::page::RowQuery;
 use crate::postgres::rows::pages::Pages;
-use crate::postgres::rows::reader::Extent;
 use crate::progress::Position;
 use crate::relay::{Ended, Outcome, Relay, Window};
 use crate::routing::Router;
@@ -92,10 +89,8 @@ pub enum End {
 pub struct Batch<'a> {
     /// How rows become records.
     pub conversion: &'a Conversion,
-    /// Reads the rows.
-    pub session: Session,
-    /// Which ones.
-    pub rows: (RowQuery, Extent),
+    /// The rows.
+    pub pages: Pages,
     /// Rows a second.
     pub rate: Option<f64>,
     /// How many of the first rows are sent one at a time.
@@ -113,7 +108,7 @@ pub async fn send(
     tell: watch::Sender<Acknowledged>,
     stop: &CancellationToken,
 ) -> Result<End, Error> {
-    let Batch { conversion, session, rows, rate, alone, left_out } = batch;
+    let Batch { conversion, pages, rate, alone, left_out } = batch;
     let config = &conversion.config;
     let delivery_reports = Arc::new(DeliveryReports::default());
     let publisher = Publisher::open(
@@ -126,13 +121,8 @@ pub async fn send(
         opened = publisher => opened?,
         () = stop.cancelled() => return Ok(End::Stopped),
     };
-    let source = ReplayedRows::new(
-        Pages::start(session, rows, None, Error::from),
-        conversion.layout.oid(),
-        conversion.definitions(),
-        rate,
-        tell.clone(),
-    );
+    let source =
+        ReplayedRows::new(pages, conversion.layout.oid(), conversion.definitions(), rate, tell.clone());
     let monitor = Monitor::new(config.name.clone());
     let suspect = if alone == 0 { Suspect::None } else { Suspect::UpTo(place_of_first(alone)) };
     let sending = (publisher, delivery_reports);

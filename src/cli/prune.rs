@@ -1,14 +1,17 @@
 //! `prune`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::UrlArgs;
+use crate::archive::SUFFIX;
 use crate::config::{TableName, parse_duration, parse_table};
 
 pub(super) const HELP: &str = "\
-It deletes rows in batches, the oldest first. If `archive` in [retention] names a table, they go there in the same transaction. A row is \
+It deletes rows in batches, the oldest first. If `archive` in [retention] names a table, they go there in the same transaction; with \
+--archive they are on the disk, as lines of JSON, before they are deleted. A row is \
 deleted only if the confirmed position of every slot of the router is past it (with polling: if its status is published), and never if it \
 is parked or failed. Applications go on meanwhile. Deletes produce no events.
 
@@ -22,7 +25,7 @@ Exit codes:
 Examples:
   outbox-router prune --older-than 30d --dry-run
   outbox-router prune --older-than 30d
-  outbox-router prune --older-than 30d --json";
+  outbox-router prune --older-than 30d --archive /backup/outbox.jsonl.zst";
 
 /// Rows that are younger than this may be needed for a replay.
 pub const SHORTEST: Duration = Duration::from_secs(7 * 86_400);
@@ -37,6 +40,10 @@ pub struct PruneArgs {
     /// Only rows of this outbox table [default: all that are configured]
     #[arg(long, value_parser = parse_table)]
     pub table: Option<TableName>,
+
+    /// Write them to this file, or append them to it
+    #[arg(long, value_name = "FILE.jsonl.zst", value_parser = archive_file)]
+    pub archive: Option<PathBuf>,
 
     /// How many rows are deleted in one transaction
     #[arg(long, value_name = "ROWS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -57,6 +64,16 @@ pub struct PruneArgs {
     /// How to connect.
     #[command(flatten)]
     pub connection: UrlArgs,
+}
+
+/// The name of an archive file.
+pub(super) fn archive_file(text: &str) -> Result<PathBuf, String> {
+    match text.strip_suffix(SUFFIX) {
+        Some(name) if !name.is_empty() && !name.ends_with('/') => Ok(text.into()),
+        _ => Err(format!(
+            "its name has to end with {SUFFIX}; the table of an archive is configured under [retention]"
+        )),
+    }
 }
 
 /// The highest age, in days.

@@ -1,12 +1,15 @@
 //! `replay`
 
-use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+use clap::Args;
 
 use super::UrlArgs;
+use super::prune::archive_file;
 
 pub(super) const HELP: &str = "\
 Counts the rows that match every filter, asks, and sends them in the order of their inserts, with the header outbox-router-replay. It runs \
-next to the router, and leaves to it what is not delivered yet. `slot reset` sends again what is no longer in the table.
+next to the router, and leaves to it what is not delivered yet. `slot reset` sends again what is neither in the table nor archived.
 
 A time is in UTC, as \"2026-11-21 14:05\", or how long ago, as 2h. Filters take several values with commas between them.
 
@@ -18,16 +21,18 @@ Exit codes:
 Examples:
   outbox-router replay --since 2h --type OrderPlaced --dry-run
   outbox-router replay --aggregate order-4711,order-4712 --topic repair
-  outbox-router replay --since 2026-11-20 --until 2026-11-21 --rate 1000/s
+  outbox-router replay --from old.jsonl.zst --since 2026-11-20 --until 2026-11-21 --rate 1000/s
   outbox-router replay --resume 7";
 
 /// Where rows are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// In the outbox table.
     Outbox,
     /// In the table of `archive` in `[retention]`.
     Archive,
+    /// In a file that `prune` has written.
+    File(PathBuf),
 }
 
 /// `replay`
@@ -58,13 +63,7 @@ pub struct ReplayArgs {
     pub ids: Vec<String>,
 
     /// Where the rows are; `prune` archives them
-    #[arg(
-        long,
-        value_enum,
-        default_value = "outbox",
-        hide_possible_values = true,
-        value_name = "outbox|archive"
-    )]
+    #[arg(long, default_value = "outbox", value_name = "outbox|archive|FILE", value_parser = origin)]
     pub from: Origin,
 
     /// Send them to this topic instead of their own
@@ -108,6 +107,16 @@ pub struct ReplayArgs {
     /// How to connect.
     #[command(flatten)]
     pub connection: UrlArgs,
+}
+
+fn origin(text: &str) -> Result<Origin, String> {
+    match text {
+        "outbox" => Ok(Origin::Outbox),
+        "archive" => Ok(Origin::Archive),
+        file => archive_file(file)
+            .map(Origin::File)
+            .map_err(|why| format!("expected outbox, archive or a file: {why}")),
+    }
 }
 
 /// `1000/s`, or `1000`, which is the same.

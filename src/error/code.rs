@@ -199,6 +199,7 @@ codes! {
     BackfillImpossible = 8205, "rows from before the slot cannot be sent", Late, "those of the table and those in the slot wait until the router runs";
     PruneImpossible = 8206, "old rows cannot be deleted", None, "";
     PruneRunning = 8207, "another prune or a replay of the table is running", None, "";
+    ArchiveUnusable = 8208, "an archive file is altered, truncated, or cannot be used", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

@@ -1,6 +1,8 @@
 //! The functions of the router's schema that delete rows of an outbox. They decide which rows may go; a role that may call them needs no
 //! privileges on the tables.
 
+use std::time::{Duration, Instant};
+
 use pg_logical::QueryError;
 use pg_logical::quoting::literal;
 use pg_logical::server_error::ServerError;
@@ -9,14 +11,16 @@ use tokio_postgres::error::SqlState;
 
 use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode};
-use crate::postgres::rows::{moment, read_write};
+use crate::postgres::rows::{begin_read_write, moment, read_write};
 
 /// The functions that a role needs to call.
-pub const FUNCTIONS: [&str; 4] = [
+pub const FUNCTIONS: [&str; 6] = [
     "outbox_router.count_prunable(text, timestamptz)",
     "outbox_router.prune_begin(text)",
     "outbox_router.prune(text, uuid, timestamptz, timestamptz, bigint)",
     "outbox_router.prune_end(text, uuid)",
+    "outbox_router.prune_rows(text, uuid, timestamptz, timestamptz, bigint, bigint)",
+    "outbox_router.prune_renew(text, uuid, bigint)",
 ];
 
 /// The other functions, which these call.
@@ -27,6 +31,12 @@ pub const INNER_FUNCTIONS: [&str; 5] = [
     "outbox_router.prune_archive(text)",
     "outbox_router.prune_check(text)",
 ];
+
+/// How long rows may take to be stored.
+const LONGEST_STORE: Duration = Duration::from_secs(45);
+
+/// About how many bytes of rows are in memory at once.
+const MAX_BYTES: u32 = 8 << 20;
 
 /// The role that all of them belong to. Nobody can log in as it.
 pub const OWNER: &str = "outbox_router_pruner";
@@ -54,6 +64,8 @@ pub enum Batch {
     Done {
         /// How many rows were chosen.
         chosen: u64,
+        /// Whether there may be more.
+        more: bool,
         /// How many of them were deleted: the others were updated meanwhile.
         deleted: u64,
         /// The time of the last one, in microseconds since 1970.
@@ -61,6 +73,31 @@ pub enum Batch {
     },
     /// Somebody keeps a table locked.
     Locked(Error),
+}
+
+/// Rows that are deleted when the transaction ends.
+#[derive(Debug, Clone, Copy)]
+pub struct DeletedRows<'a> {
+    /// The columns of the table as JSON: an array of objects with name, type, and whether values are JSON.
+    pub columns: &'a str,
+    /// How many rows there are.
+    pub count: u64,
+    /// The times of the first and the last insert, in microseconds since 1970.
+    pub times: (Option<i64>, Option<i64>),
+    /// Each as a JSON object on a line.
+    pub lines: &'a str,
+}
+
+/// Where rows go before they are deleted.
+pub trait Store {
+    /// Stores rows, and returns when a crash cannot take them away.
+    ///
+    /// # Errors
+    /// It cannot. Nothing of them is stored.
+    fn add(&mut self, rows: DeletedRows<'_>) -> Result<(), Error>;
+
+    /// Takes the last ones back, because they are not deleted.
+    fn undo(&mut self);
 }
 
 /// The right to delete rows of an outbox, which nobody else has meanwhile. It expires a minute after the last batch.
@@ -123,22 +160,92 @@ impl Lease {
         max_rows: u32,
     ) -> Result<Batch, Error> {
         let sql = format!(
-            "SELECT chosen, deleted, last_time FROM outbox_router.prune({}, {}, {}, {}, {max_rows})",
+            "SELECT chosen, deleted, last_time FROM outbox_router.prune({}, {max_rows})",
+            self.arguments(since, until)
+        );
+        match query(session, &read_write(&sql)).await {
+            Ok(found) => {
+                let first = found.first();
+                let chosen = count(first, 0);
+                let more = chosen >= u64::from(max_rows);
+                Ok(Batch::Done { chosen, more, deleted: count(first, 1), last: number(first, 2) })
+            }
+            Err(error) => locked(error),
+        }
+    }
+
+    /// The same, once the rows are stored. A batch has about 8 MiB at most.
+    ///
+    /// # Errors
+    /// Those of [`begin`], or the rows cannot be stored.
+    pub async fn delete_stored(
+        &self,
+        session: &mut Session,
+        since: Option<i64>,
+        until: i64,
+        max_rows: u32,
+        store: &mut impl Store,
+    ) -> Result<Batch, Error> {
+        // a process that hangs holds no rows for longer than its lease
+        let sql = format!(
+            "SET LOCAL idle_in_transaction_session_timeout = '55s'; \
+             SELECT chosen, more, deleted, last_chosen, first_time, last_time, columns, lines \
+             FROM outbox_router.prune_rows({}, {max_rows}, {MAX_BYTES})",
+            self.arguments(since, until)
+        );
+        let found = match query(session, &begin_read_write(&sql)).await {
+            Ok(found) => found,
+            Err(error) => return locked(error),
+        };
+        let first = found.first();
+        let text = |column: usize| first.and_then(|row| row.get(column)).unwrap_or_default();
+        // nothing may be deleted that is not stored, so a count that is missing fits no rows
+        let deleted = number(first, 2).and_then(|deleted| u64::try_from(deleted).ok()).unwrap_or(u64::MAX);
+        let begun = Instant::now();
+        if deleted > 0 {
+            let times = (number(first, 4), number(first, 5));
+            let rows = DeletedRows { columns: text(6), count: deleted, times, lines: text(7) };
+            if let Err(error) = store.add(rows) {
+                // if that fails too, the end of the session has the same effect
+                let _ = session.query("ROLLBACK").await;
+                return Err(error);
+            }
+        }
+        if begun.elapsed() >= LONGEST_STORE {
+            let _ = session.query("ROLLBACK").await;
+            store.undo();
+            let what = format!("storing {deleted} rows took {} s", begun.elapsed().as_secs());
+            return Err(Error::refused(
+                ErrorCode::PruneImpossible,
+                what,
+                "Give fewer with --batch, or a faster disk",
+            ));
+        }
+        let renew = format!(
+            "SELECT outbox_router.prune_renew({}, {}, {deleted}); COMMIT",
+            literal(&self.outbox),
+            literal(&self.token)
+        );
+        if let Err(error) = query(session, &renew).await {
+            // if the session has ended, the transaction may have been committed before that
+            if deleted > 0 && error.server_error().is_some() && !has_ended(&error) {
+                store.undo();
+            }
+            return Err(refused(error));
+        }
+        let (chosen, more, last) = (count(first, 0), text(1) == "t", number(first, 3));
+        Ok(Batch::Done { chosen, more, deleted, last })
+    }
+
+    /// The first arguments of the functions that delete rows.
+    fn arguments(&self, since: Option<i64>, until: i64) -> String {
+        format!(
+            "{}, {}, {}, {}",
             literal(&self.outbox),
             literal(&self.token),
             since.map_or_else(|| "NULL".to_owned(), moment),
-            moment(until),
-        );
-        match query(session, &sql).await {
-            Ok(found) => {
-                let first = found.first();
-                Ok(Batch::Done { chosen: count(first, 0), deleted: count(first, 1), last: number(first, 2) })
-            }
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                Ok(Batch::Locked(refused(error)))
-            }
-            Err(error) => Err(refused(error)),
-        }
+            moment(until)
+        )
     }
 
     /// Lets others begin.
@@ -161,16 +268,29 @@ fn count(row: Option<&Row>, column: usize) -> u64 {
 }
 
 async fn call(session: &mut Session, sql: &str) -> Result<Vec<Row>, Error> {
-    query(session, sql).await.map_err(refused)
+    query(session, &read_write(sql)).await.map_err(refused)
+}
+
+fn locked(error: QueryError) -> Result<Batch, Error> {
+    match error.code() {
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Batch::Locked(refused(error))),
+        _ => Err(refused(error)),
+    }
 }
 
 /// Leaves no transaction behind.
 async fn query(session: &mut Session, sql: &str) -> Result<Vec<Row>, QueryError> {
-    let answer = session.query(&read_write(sql)).await;
+    let answer = session.query(sql).await;
     if let Err(QueryError::Server { .. }) = &answer {
-        session.query("ROLLBACK").await?;
+        // if that fails, the session has ended with the first error
+        let _ = session.query("ROLLBACK").await;
     }
     answer
+}
+
+/// Whether the session has ended: somebody has ended it, or a timeout of transactions.
+fn has_ended(error: &QueryError) -> bool {
+    error.code().is_some_and(|code| code.code().starts_with("57") || code.code().starts_with("25P0"))
 }
 
 /// The functions say themselves what is in the way, and what to do about it.

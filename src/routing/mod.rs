@@ -15,7 +15,7 @@ mod row;
 mod rules;
 mod template;
 mod text;
-mod timestamp;
+pub mod timestamp;
 mod tracing;
 mod unroutable;
 mod value;

@@ -1,8 +1,13 @@
 //! Parses a timestamp that Postgres printed with `DateStyle` ISO.
 
-/// Milliseconds since the Unix epoch for `2026-11-21 09:06:15.123456+00` or `2026-11-21 09:06:15`; without a zone, the time
-/// is in UTC. `None` for `infinity`, dates BC and anything else, which no record can have.
+/// Milliseconds since the Unix epoch, as [`parse_micros`].
 pub(super) fn parse_millis(text: &[u8]) -> Option<i64> {
+    parse_micros(text).map(|micros| micros.div_euclid(1_000))
+}
+
+/// Microseconds since the Unix epoch for `2026-11-21 09:06:15.123456+00` or `2026-11-21 09:06:15`; without a zone, the time
+/// is in UTC. `None` for `infinity`, dates BC and anything else, which no record can have.
+pub fn parse_micros(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let (date, time) = text.split_once(' ')?;
     let mut date = date.splitn(3, '-').map(digits);
@@ -16,7 +21,7 @@ pub(super) fn parse_millis(text: &[u8]) -> Option<i64> {
     // Postgres prints 24:00:00 as such, and carries leap seconds over
     let valid = (1..=12).contains(&month) && (1..=31).contains(&day) && year <= 300_000;
     let days = valid.then(|| days_from_civil(year, month, day))?;
-    Some((days * 86_400 + seconds - offset) * 1_000 + millis(fraction)?)
+    (days * 86_400 + seconds - offset).checked_mul(1_000_000)?.checked_add(micros(fraction)?)
 }
 
 /// Digits only: `parse` would also accept a sign.
@@ -41,14 +46,12 @@ fn offset_seconds(text: &str) -> Option<i64> {
     }
 }
 
-/// The first three digits of a fraction of a second.
-fn millis(fraction: &str) -> Option<i64> {
+/// A fraction of a second, of up to six digits.
+fn micros(fraction: &str) -> Option<i64> {
     if fraction.is_empty() {
         return Some(0);
     }
-    let shown = fraction.get(..fraction.len().min(3))?;
-    digits(fraction)?;
-    Some(digits(shown)? * [100, 10, 1].get(shown.len() - 1)?)
+    Some(digits(fraction)? * [100_000, 10_000, 1_000, 100, 10, 1].get(fraction.len() - 1)?)
 }
 
 /// Days since 1970-01-01 in the proleptic Gregorian calendar. Years begin in March here, so that a leap day is the last day.

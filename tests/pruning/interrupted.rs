@@ -13,8 +13,8 @@ use crate::support::postgres::{PrivatePostgres, Shutdown};
 use crate::support::process;
 use crate::support::table_lock::TableLock;
 
-/// A prune of one row at a time.
-struct Running {
+/// A command that runs.
+pub(super) struct Running {
     child: Child,
     _folder: TempDir,
 }
@@ -34,29 +34,33 @@ async fn many(kafka: &Kafka) -> (Outbox, Settings) {
 }
 
 impl Running {
-    fn start(settings: &Settings) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    /// A prune of one row at a time.
+    pub(super) fn start(settings: &Settings, more: &[&str]) -> Self {
+        Self::of(settings, tempfile::tempdir().unwrap(), &[&OLD, more, &["--batch", "1"]].concat())
+    }
+
+    pub(super) fn of(settings: &Settings, folder: TempDir, arguments: &[&str]) -> Self {
         let file = settings.write_to(&folder);
         let mut command = Command::new(settings.program());
-        command.arg("-c").arg(&file).args(OLD).args(["--batch", "1"]).current_dir(folder.path());
+        command.arg("-c").arg(&file).args(arguments).current_dir(folder.path());
         command.env_clear().env("HOME", folder.path());
         let child =
             process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
         Running { child, _folder: folder }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    async fn ended(self) -> Ran {
+    pub(super) async fn ended(self) -> Ran {
         Ran::of(tokio::task::spawn_blocking(|| self.child.wait_with_output().unwrap()).await.unwrap())
     }
 }
 
 /// Waits until the running prune has deleted so many rows.
-async fn deleted(outbox: &Outbox, at_least: u32) {
+pub(super) async fn deleted(outbox: &Outbox, at_least: u32) {
     eventually(&format!("{at_least} rows are deleted"), async || {
         (outbox.text(DELETED).await.parse::<u32>().unwrap() >= at_least).then_some(())
     })
@@ -75,7 +79,7 @@ async fn rows_are_in_the_outbox_or_in_the_archive_however_often_it_is_killed() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
     for at_least in [1, 20, 40] {
-        let running = Running::start(&settings);
+        let running = Running::start(&settings, &[]);
         deleted(&outbox, at_least).await;
         running.signal(Signal::KILL);
         running.ended().await;
@@ -94,7 +98,7 @@ async fn rows_are_in_the_outbox_or_in_the_archive_however_often_it_is_killed() {
 async fn a_signal_stops_it_and_it_says_how_far_it_came() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
-    let running = Running::start(&settings);
+    let running = Running::start(&settings, &[]);
     deleted(&outbox, 5).await;
     running.signal(Signal::INT);
     let ran = running.ended().await;
@@ -113,7 +117,7 @@ async fn a_signal_stops_it_and_it_says_how_far_it_came() {
 async fn a_replay_and_a_prune_do_not_run_beside_each_other() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
-    let running = Running::start(&settings);
+    let running = Running::start(&settings, &[]);
     deleted(&outbox, 1).await;
     let replay = settings.run_async(&["replay", "--until", "35d", "--yes"]).await;
     refused(&replay, 1, &["OBR-8202: another replay or a prune of", "is running"]);
@@ -150,7 +154,7 @@ async fn rows_of_a_replay_that_was_interrupted_stay_for_a_week() {
 async fn a_locked_table_is_waited_for() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
-    let running = Running::start(&settings);
+    let running = Running::start(&settings, &[]);
     deleted(&outbox, 3).await;
     let lock = TableLock::take(&outbox, "public.outbox").await;
     let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%outbox_router.prune(%'";
@@ -200,7 +204,7 @@ async fn rows_are_in_the_outbox_or_in_the_archive_after_crashes_of_the_server() 
     outbox.execute("UPDATE outbox SET status = 'PUBLISHED'").await;
     for _ in 0..3 {
         outbox.execute("UPDATE outbox_router.prunes SET lease_until = now(), rows = 0").await;
-        let running = Running::start(&settings);
+        let running = Running::start(&settings, &[]);
         deleted(&outbox, 20).await;
         server.stop(Shutdown::Immediate);
         refused(&running.ended().await, 1, &["OBR-"]);
@@ -219,7 +223,7 @@ async fn a_signal_ends_it_while_it_waits_for_a_lock() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
     let lock = TableLock::take(&outbox, "public.outbox").await;
-    let running = Running::start(&settings);
+    let running = Running::start(&settings, &[]);
     let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%count_prunable%'";
     eventually("the prune waits for the lock", async || (outbox.text(waits).await != "0").then_some(()))
         .await;

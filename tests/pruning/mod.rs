@@ -1,6 +1,7 @@
 //! `outbox-router prune`: rows that nobody needs are deleted, or archived.
 
 mod archive;
+mod file;
 mod interrupted;
 mod kept;
 mod refused;

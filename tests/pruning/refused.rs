@@ -216,3 +216,18 @@ async fn a_prune_that_fails_lets_the_next_one_begin() {
     outbox.execute("DROP TABLE notes").await;
     succeeded(prune(&settings, &[]).await, &["Deleted 3 rows"]);
 }
+
+/// Deleting a delivered row would delete one that is not.
+#[tokio::test]
+async fn a_table_whose_rows_delete_each_other_is_refused() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    outbox.insert_old("a", 3).await;
+    outbox.execute("UPDATE outbox SET status = 'PUBLISHED'; ALTER TABLE outbox ADD cause uuid REFERENCES outbox ON DELETE CASCADE").await;
+    refused(
+        &prune(&settings, &[]).await,
+        1,
+        &["a foreign key of public.outbox deletes other rows of it", "Drop its ON DELETE CASCADE"],
+    );
+    assert_eq!(outbox.aggregates("outbox").await, "a 3");
+}

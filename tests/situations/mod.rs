@@ -201,6 +201,7 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (Code::PruneImpossible, Decides("the message names the object and who owns it")),
     (Code::PruneRunning, Decides("the other process has to end")),
+    (Code::ArchiveUnusable, Decides("somebody has to find an intact copy, or correct the disk or the name")),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

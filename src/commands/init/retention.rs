@@ -87,7 +87,7 @@ fn owner_of_functions() -> Object {
              REVOKE CREATE ON SCHEMA outbox_router FROM {OWNER};\n\
              GRANT SELECT ON outbox_router.retention, outbox_router.backfills TO {OWNER};\n\
              GRANT SELECT (event_id) ON outbox_router.dead_letters TO {OWNER};\n\
-             GRANT SELECT (id, outbox, requested_at, since, until, last_inserted_at, lease_until, finished_at) ON outbox_router.replays TO {OWNER};\n\
+             GRANT SELECT (id, outbox, requested_at, since, until, selection, last_inserted_at, lease_until, finished_at) ON outbox_router.replays TO {OWNER};\n\
              GRANT SELECT, INSERT, UPDATE ON outbox_router.prunes TO {OWNER};",
             alter.join("\n")
         ),

@@ -17,6 +17,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         migration!("", 7, "backfills"),
         migration!("", 8, "retention"),
         migration!("", 9, "prunes"),
+        migration!("", 10, "prune_to_file"),
     ],
 };
 
@@ -38,7 +39,8 @@ mod tests {
             "4434196090459725650",
             "3380403652707463063",
             "8620533393524591684",
-            "406174417580227734",
+            "10492740049033081461",
+            "2444226995688510467",
         ];
         assert_eq!(checksums, known);
     }

@@ -10,6 +10,10 @@ use super::progress::CommandProgress;
 use super::signals::cancelled_by;
 use super::times::now;
 use super::{Completion, connect};
+use crate::archive::{
+    self,
+    writer::{Writer, verified},
+};
 use crate::cli::prune::{PruneArgs, SHORTEST};
 use crate::commands::init::is_stored;
 use crate::config::{Config, TableName};
@@ -17,7 +21,7 @@ use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Field;
 use crate::postgres::prunes::{self, count_prunable};
 use crate::postgres::rows::order::warn_without_index;
-use crate::pruning::{self, Request};
+use crate::pruning::{self, Request, Target};
 use crate::quantity::counted;
 use crate::terminal;
 use crate::utc::Utc;
@@ -26,7 +30,7 @@ use crate::utc::Utc;
 #[derive(Debug, Default, Serialize)]
 struct Pruned {
     table: String,
-    /// The table that the rows go to.
+    /// The table or the file that the rows go to.
     archive: Option<String>,
     /// Rows inserted before this time were asked for.
     before: String,
@@ -65,6 +69,7 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
         )
     })?;
     let tables = tables(config, args.table.as_ref())?;
+    verify_file(config, args, &tables)?;
     let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
     let mut session = connect(config, "prune", startup).await?;
     session.set_answer_timeout(None);
@@ -121,19 +126,22 @@ async fn of_table(
     verify_stored(session, config, table, created_at).await?;
     warn_without_index(session, table, created_at).await?;
     let utc = |micros: i64| Utc(micros).to_string();
-    let archive = config.retention.archive.as_ref().map(ToString::to_string);
+    let file = args.archive.as_ref().map(|file| file.display().to_string());
+    let archive = file.or_else(|| config.retention.archive.as_ref().map(ToString::to_string));
     let mut pruned = Pruned { table: table.to_string(), archive, before: utc(until), ..Pruned::default() };
-    // it may take long, and changes nothing
-    let counting = count_prunable(session, &outbox, until);
-    let Some(found) = stop.run_until_cancelled(counting).await else {
+    // that may take long, and changes nothing
+    let preparing =
+        async { Ok::<_, Error>((open(args, table).await?, count_prunable(session, &outbox, until).await?)) };
+    let Some(prepared) = stop.run_until_cancelled(preparing).await else {
         return Ok(Pruned { interrupted: true, ..pruned });
     };
-    let found = found?;
+    let (mut file, found) = prepared?;
     verify_archive(config, table, found.archive.as_deref())?;
     if !args.dry_run && found.rows > 0 {
         let request = Request { outbox: &outbox, until, batch: args.batch };
+        let target = file.as_mut().map_or(Target::Server, Target::File);
         let mut progress = CommandProgress::of_rows(format!("pruning {table}"), 0, args.json);
-        let done = pruning::prune(session, &request, &found, stop, |rows| {
+        let done = pruning::prune(session, &request, &found, target, stop, |rows| {
             pruned.deleted = rows;
             progress.show(rows, found.rows);
         });
@@ -142,7 +150,12 @@ async fn of_table(
         if done.is_err() && pruned.deleted > 0 {
             tracing::info!("pruned {} of {table} before the error", counted(pruned.deleted, "row"));
         }
-        done?;
+        // also after an error, so that the rows can be read
+        let finished = file.map_or(Ok(()), Writer::finish);
+        done.and(finished)?;
+    } else {
+        // a prune that was killed may have left none
+        file.map_or(Ok(()), Writer::finish)?;
     }
     pruned.interrupted = stop.is_cancelled() && !args.dry_run && pruned.deleted < found.rows;
     pruned.rows = found.rows;
@@ -150,6 +163,35 @@ async fn of_table(
     pruned.oldest = found.times.map(|(oldest, _)| utc(oldest));
     pruned.newest = found.times.map(|(_, newest)| utc(newest));
     Ok(pruned)
+}
+
+/// Opens the archive file, if one is named. What it has is verified, which may take long.
+async fn open(args: &PruneArgs, table: &TableName) -> Result<Option<Writer>, Error> {
+    let (Some(path), table, dry_run) = (args.archive.clone(), table.to_string(), args.dry_run) else {
+        return Ok(None);
+    };
+    archive::on_a_thread(move || match dry_run {
+        true if !path.exists() => Ok(None),
+        true => verified(&path, &table).map(|_| None),
+        false => Writer::open(&path, &table).map(Some),
+    })
+    .await
+}
+
+/// A file has the rows of one table, and nothing goes to two archives.
+fn verify_file(config: &Config, args: &PruneArgs, tables: &[&TableName]) -> Result<(), Error> {
+    let refused = |what: String, remedy: &str| Err(Error::usage(ErrorCode::CommandLine, what, remedy));
+    match (&args.archive, &config.retention.archive) {
+        (Some(_), Some(table)) => refused(
+            format!("--archive names a file, and `[retention] archive` names the table {table}"),
+            "Leave out --archive, or remove `archive` and run outbox-router init",
+        ),
+        (Some(_), None) if tables.len() > 1 => refused(
+            "--archive names one file, and there are several outbox tables".to_owned(),
+            "Name one with --table",
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The functions know only what init has stored.

@@ -10,7 +10,6 @@ use pg_logical::pgoutput::Message;
 use pg_logical::session::Session;
 use serde::Serialize;
 
-use super::arguments::readable;
 use super::selected::{MANY, Selected};
 use crate::cli::replay::ReplayArgs;
 use crate::commands::table::TableStyle;
@@ -20,7 +19,6 @@ use crate::error::{Error, ErrorCode};
 use crate::pipeline::Change;
 use crate::postgres::replays::{Request, lease};
 use crate::postgres::rows::layout::write_insert;
-use crate::postgres::rows::reader::RowReader;
 use crate::quantity::{self, counted};
 use crate::routing::Routed;
 use crate::sink::leave_out::LeftOut;
@@ -78,7 +76,7 @@ impl Counted {
 }
 
 /// Reads the rows.
-pub(super) async fn count(session: &mut Session, selected: &Selected, quiet: bool) -> Result<Counted, Error> {
+pub(super) async fn count(config: &Config, selected: &Selected, quiet: bool) -> Result<Counted, Error> {
     let mut found = Counted::default();
     let mut pipeline = selected.conversion.pipeline();
     for definition in selected.conversion.definitions() {
@@ -88,10 +86,9 @@ pub(super) async fn count(session: &mut Session, selected: &Selected, quiet: boo
     }
     let bar = ProgressBar::new_spinner().with_message("counting");
     let bar = Some(bar).filter(|_| io::stderr().is_terminal() && !quiet);
-    let (query, extent) = selected.rows(None);
-    let mut reader = RowReader::begin(session, query, extent).await.map_err(readable)?;
+    let mut pages = selected.pages(config, None).await?;
     let mut insert = Vec::new();
-    while let Some(page) = reader.next_page(session).await.map_err(readable)? {
+    while let Some(page) = pages.next().await? {
         for (row, cursor) in page {
             write_insert(&mut insert, selected.conversion.layout.oid(), &row.values);
             let Ok(Message::Insert(change)) = Message::decode(&insert) else { continue };
@@ -144,7 +141,7 @@ pub(super) async fn confirmed(
     if args.json && (args.dry_run || counted.events == 0) {
         let utc = |micros| Utc(micros).to_string();
         terminal::print_json(&Shown {
-            table: selected.table.to_string(),
+            table: selected.place.clone(),
             events: counted.events,
             bytes: counted.bytes,
             topics: counted.topics.iter().map(|(name, (events, _))| (name.as_str(), *events)).collect(),
@@ -209,14 +206,14 @@ fn described(selected: &Selected, found: &Counted, now: i64, style: &TableStyle)
         return format!(
             "No event matches in {} that can be sent: {dropped} are dropped by rules, {left_out} cannot be sent, and {later} may not have \
              been delivered yet.\n",
-            selected.table
+            selected.place
         );
     };
     let age = Duration::from_micros(u64::try_from(now.saturating_sub(oldest)).unwrap_or_default());
     let mut text = format!(
         "{} of {}, {}, inserted from {} to {}. The oldest is {} old: consumers that remember ids for a shorter time process it again.\n\n",
         counted(found.events, "event"),
-        selected.table,
+        selected.place,
         quantity::bytes(found.bytes),
         Utc(oldest),
         Utc(newest),

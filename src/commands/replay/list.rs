@@ -89,7 +89,7 @@ fn state(replay: &Replay) -> &'static str {
 
 /// The filter, as on the command line.
 fn filter(replay: &Replay) -> String {
-    let Selection { types, aggregates, aggregate_types, ids, archive } = &replay.request.selection;
+    let Selection { types, aggregates, aggregate_types, ids, archive, file } = &replay.request.selection;
     let mut parts = Vec::new();
     parts.extend(replay.request.since.map(|since| format!("--since {}", Utc(since))));
     parts.push(format!("--until {}", Utc(replay.request.until)));
@@ -101,6 +101,7 @@ fn filter(replay: &Replay) -> String {
         }
     }
     parts.extend(archive.as_ref().map(|_| "--from archive".to_owned()));
+    parts.extend(file.as_ref().map(|file| format!("--from {}", on_one_line(file))));
     parts.extend(replay.request.topic.as_ref().map(|topic| format!("--topic {topic}")));
     parts.join(" ")
 }

@@ -64,7 +64,7 @@ async fn perform(config: &Config, args: &ReplayArgs) -> Result<Completion, Error
         return sending.from(done).run(session).await;
     }
     let selected = Selected::of(&mut session, config, contracts, args).await?;
-    let counted = count::count(&mut session, &selected, args.json).await?;
+    let counted = count::count(config, &selected, args.json).await?;
     if !count::confirmed(&mut session, config, &selected, &counted, args).await? {
         session.close().await;
         return Ok(count::completion(&counted));

@@ -145,17 +145,17 @@ impl<'a> Sending<'a> {
                 None => open(self.config).await?,
             };
             storing.set_answer_timeout(Some(ANSWER_TIMEOUT));
-            Ok::<_, Error>((storing, open(self.config).await?))
+            let pages = self.selected.pages(self.config, self.done.last.clone()).await?;
+            Ok::<_, Error>((storing, pages))
         };
-        let (mut storing, reading) = tokio::select! {
+        let (mut storing, pages) = tokio::select! {
             biased;
             started = starting => started?,
             () = stop.cancelled() => return Ok(End::Stopped),
         };
         let batch = Batch {
             conversion: &self.selected.conversion,
-            session: reading,
-            rows: self.selected.rows(self.done.last.clone()),
+            pages,
             rate: self.rate,
             alone: self.alone,
             left_out: self.left_out.clone(),

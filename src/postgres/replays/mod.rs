@@ -33,6 +33,9 @@ pub struct Selection {
     /// The archive that has them, as in SQL; `None`: the outbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
+    /// The archive file that has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// A replay, as somebody has asked for it.

@@ -28,10 +28,19 @@ pub fn read_write(statements: &str) -> String {
     transaction("READ WRITE", statements)
 }
 
+/// The same as [`read_write`], but the transaction stays open.
+pub fn begin_read_write(statements: &str) -> String {
+    begin("READ WRITE", statements)
+}
+
 fn transaction(access: &str, statements: &str) -> String {
+    format!("{}; COMMIT", begin(access, statements))
+}
+
+fn begin(access: &str, statements: &str) -> String {
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED {access}; {VALUE_TEXT}; SET LOCAL statement_timeout = 0; \
-         SET LOCAL row_security = off; SET LOCAL search_path = pg_catalog, pg_temp; {statements}; COMMIT"
+         SET LOCAL row_security = off; SET LOCAL search_path = pg_catalog, pg_temp; {statements}"
     )
 }
 

@@ -25,6 +25,8 @@ pub struct Order {
     pub ties: Ties,
     /// Whether the time is that of the insert, and not of the transaction's start, in a local time zone or anything else.
     pub of_insert: bool,
+    /// The column that tells it within the same time, if there is one.
+    pub tie: Option<String>,
 }
 
 /// The time is often that of the transaction, so all rows of a transaction may have the same. A polled table numbers its rows. Otherwise
@@ -55,19 +57,24 @@ pub async fn order(
     let ascends = || ["uuid_v7(", "uuidv7(", "nextval("].iter().any(|made| default(1).contains(made));
     let filled = default(0).contains("clock_timestamp()");
     let (mut keys, mut by_statement) = (Vec::new(), false);
-    match polling {
-        // rows from before polling have no position
-        Some(polling) => keys.push(format!("coalesce(q.{}, 0)", identifier(&polling.columns.position))),
+    let tie = match polling {
+        Some(polling) => {
+            // rows from before polling have no position
+            keys.push(format!("coalesce(q.{}, 0)", identifier(&polling.columns.position)));
+            Some(polling.columns.position.clone())
+        }
         None => {
             // applications may give ids of their own
             by_statement = !filled;
-            keys.extend(ascends().then(|| format!("q.{}", identifier(id))));
+            let tie = ascends().then(|| id.clone());
+            keys.extend(tie.as_ref().map(|id| format!("q.{}", identifier(id))));
+            tie
         }
-    }
+    };
     keys.extend(layout.is_partitioned().then(|| "q.tableoid".to_owned()));
     keys.push("q.ctid".to_owned());
     let of_insert = filled && !layout.has_local_timestamp(created_at);
-    Ok(Order { ties: Ties { keys, by_statement }, of_insert })
+    Ok(Order { ties: Ties { keys, by_statement }, of_insert, tie })
 }
 
 /// Without an index, each page reads the whole table.

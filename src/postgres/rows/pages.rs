@@ -19,7 +19,8 @@ pub type Page = Result<Option<Vec<Found>>, Error>;
 #[derive(Debug)]
 pub struct Pages {
     pages: mpsc::Receiver<Page>,
-    _task: AbortOnDropHandle<()>,
+    /// `None`: a thread, which ends when it cannot send a page.
+    _task: Option<AbortOnDropHandle<()>>,
 }
 
 /// What is made of the row of a query.
@@ -48,7 +49,22 @@ impl Pages {
                 let _ = sender.send(Err(failed)).await;
             }
         };
-        Pages { pages, _task: AbortOnDropHandle::new(tokio::spawn(read)) }
+        Pages { pages, _task: Some(AbortOnDropHandle::new(tokio::spawn(read))) }
+    }
+
+    /// Starts to read on a thread of its own, with a function that gives pages until the end.
+    pub fn from_thread(mut next: impl FnMut() -> Page + Send + 'static) -> Self {
+        let (sender, pages) = mpsc::channel(AHEAD);
+        tokio::task::spawn_blocking(move || {
+            loop {
+                let page = next();
+                let last = !matches!(page, Ok(Some(_)));
+                if sender.blocking_send(page).is_err() || last {
+                    break;
+                }
+            }
+        });
+        Pages { pages, _task: None }
     }
 
     /// The next page. Not to be called after the end or an error. Cancel-safe.

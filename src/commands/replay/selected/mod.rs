@@ -1,26 +1,31 @@
-//! Which rows are sent again: the table, the times, the filters, and those that the router has delivered.
+//! Which rows are sent again: where they are, the times, the filters, and those that the router has delivered.
+
+mod in_file;
+mod in_table;
 
 use std::sync::Arc;
 
 use pg_logical::session::Session;
 
-use super::arguments::{readable, verify};
-use super::delivered::{delivered, horizon};
+use crate::archive::contents::Contents;
+use crate::archive::rows::FileRows;
 use crate::cli::replay::{Origin, ReplayArgs};
 use crate::commands::times::{moment, now};
 use crate::config::{Config, TableName};
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode};
-use crate::outbox::Cursor;
-use crate::outbox::Field;
+use crate::outbox::{Cursor, Field};
 use crate::postgres::replays::{Request, Selection};
 use crate::postgres::rows::layout::TableLayout;
-use crate::postgres::rows::order::{order, warn_without_index};
-use crate::postgres::rows::page::{RowQuery, is_one_of};
+use crate::postgres::rows::page::RowQuery;
+use crate::postgres::rows::pages::Pages;
 use crate::postgres::rows::reader::Extent;
 use crate::replay::Conversion;
 use crate::routing::check_topic;
 use crate::utc::Utc;
+
+use super::arguments::readable;
+use super::open;
 
 /// The rows, and what becomes of them.
 pub(super) struct Selected {
@@ -28,10 +33,10 @@ pub(super) struct Selected {
     /// The names of headers and members that only the log can fill.
     pub(super) omitted: Vec<String>,
     pub(super) outbox: TableName,
-    /// The table that has the rows: the outbox or its archive.
-    pub(super) table: TableName,
+    /// What has the rows: the outbox, its archive, or a file.
+    pub(super) place: String,
     /// The rows that match, and that were delivered before `horizon`.
-    query: RowQuery,
+    rows: Rows,
     pub(super) horizon: String,
     /// How many rows match that may not be delivered yet, at most [`MANY`].
     pub(super) not_delivered: u64,
@@ -49,7 +54,24 @@ pub(super) const MANY: u64 = 10_000;
 /// In microseconds, how far a clock of local time may be ahead of one in UTC.
 const FURTHEST_ZONE: i64 = 14 * 3_600_000_000;
 
-/// What the rows are read from.
+/// The rows of a place.
+enum Rows {
+    Table(RowQuery),
+    File(FileRows),
+}
+
+/// What was found out about the place of the rows.
+struct Found {
+    layout: TableLayout,
+    place: String,
+    rows: Rows,
+    horizon: String,
+    not_delivered: u64,
+    of_insert: bool,
+    until: i64,
+}
+
+/// What somebody wants.
 struct Wanted<'a> {
     outbox: &'a TableName,
     since: Option<i64>,
@@ -58,6 +80,13 @@ struct Wanted<'a> {
     topic: Option<String>,
     mark: String,
     asked: Asked<'a>,
+}
+
+/// A column that has to have one of these values, and the option that says so.
+struct Filter<'a> {
+    column: String,
+    option: &'static str,
+    values: &'a [String],
 }
 
 /// When the rows were asked for.
@@ -93,20 +122,27 @@ impl Selected {
                 "Swap or correct them",
             ));
         }
+        let (archive, file) = match &args.from {
+            Origin::Outbox => (None, None),
+            Origin::Archive => (Some(in_table::archive(config)?.in_sql()), None),
+            Origin::File(path) => (None, Some(in_file::absolute(path)?)),
+        };
         let selection = Selection {
             types: args.types.clone(),
             aggregates: args.aggregates.clone(),
             aggregate_types: args.aggregate_types.clone(),
             ids: args.ids.clone(),
-            archive: match args.from {
-                Origin::Outbox => None,
-                Origin::Archive => Some(archive(config)?.in_sql()),
-            },
+            archive,
+            file,
         };
-        let (outbox, topic) = (table(config, args.table.as_deref())?, args.topic.clone());
+        let contents = in_file::read(selection.file.as_deref()).await?;
+        let of_file = contents.as_ref().and_then(|contents| Some(contents.batches().next()?.table.as_str()));
+        let of_file =
+            of_file.filter(|name| config.outbox.tables.iter().any(|table| table.to_string() == *name));
+        let (outbox, topic) = (table(config, args.table.as_deref().or(of_file))?, args.topic.clone());
         let mark = Utc(now).to_string();
         let wanted = Wanted { outbox, since, until, selection, topic, mark, asked: Asked::Now(now) };
-        Self::find(session, config, contracts, wanted).await
+        Self::find(session, config, contracts, contents, wanted).await
     }
 
     /// The same rows as in an earlier request.
@@ -125,6 +161,7 @@ impl Selected {
                 "Continue it with the configuration with which it was begun",
             )
         })?;
+        let contents = in_file::read(selection.file.as_deref()).await?;
         let wanted = Wanted {
             outbox: table,
             since: *since,
@@ -134,29 +171,18 @@ impl Selected {
             mark: mark.clone(),
             asked: Asked::Before(request),
         };
-        Self::find(session, config, contracts, wanted).await
+        Self::find(session, config, contracts, contents, wanted).await
     }
 
     async fn find(
         session: &mut Session,
         config: &Config,
         contracts: Option<Arc<Contracts>>,
+        contents: Option<Contents>,
         wanted: Wanted<'_>,
     ) -> Result<Self, Error> {
-        let Wanted { outbox, since, until, selection, topic, mark, asked } = wanted;
-        let table = match &selection.archive {
-            None => outbox,
-            Some(name) => {
-                archive(config).ok().filter(|archive| archive.in_sql() == *name).ok_or_else(|| {
-                    Error::refused(
-                        ErrorCode::ReplayImpossible,
-                        format!("the rows are in {name}, which is not the archive of this configuration"),
-                        "Continue it with the configuration with which it was begun",
-                    )
-                })?
-            }
-        };
-        if let Some(topic) = &topic {
+        let topic = wanted.topic.as_deref();
+        if let Some(topic) = topic {
             check_topic(config, topic).map_err(|why| {
                 Error::usage(
                     ErrorCode::CommandLine,
@@ -165,97 +191,33 @@ impl Selected {
                 )
             })?;
         }
-        let (for_rows, omitted) = config.for_rows(topic.as_deref()).map_err(|needs| {
+        let (for_rows, omitted) = config.for_rows(topic).map_err(|needs| {
             Error::refused(
                 ErrorCode::ReplayImpossible,
                 format!("`[route]`: `{}` uses a value that only the log has", needs.0),
                 "Use `outbox-router slot reset`, or name a topic with --topic if it is only about the topic",
             )
         })?;
-        let layout = TableLayout::existing(session, table).await?;
-        let created_at = layout.time_column(&config.outbox).map_err(|why| {
-            let remedy = "Name one, or use `outbox-router slot reset`";
-            Error::refused(ErrorCode::ReplayImpossible, why, remedy)
-        })?;
-        let until = match (until, &asked) {
-            (Some(until), _) => until,
-            // their clock may be ahead; rows that are not delivered are not sent in any case
-            (None, Asked::Now(now)) if layout.has_local_timestamp(created_at) => {
-                now.saturating_add(FURTHEST_ZONE)
-            }
-            (None, Asked::Now(now)) => *now,
-            (None, Asked::Before(request)) => request.until,
+        let found = match contents {
+            Some(contents) => in_file::find(session, config, &for_rows, contents, &wanted).await?,
+            None => in_table::find(session, config, &for_rows, &wanted).await?,
         };
-        let columns = Conversion::columns(&for_rows, &layout);
-        let order =
-            order(session, &config.outbox, config.polling.as_ref(), &layout, outbox, created_at).await;
-        let mut order = order.map_err(readable)?;
-        // the statements of a prune say nothing about the order of the inserts
-        order.ties.by_statement &= selection.archive.is_none();
-        let mut query = RowQuery::new(layout.in_from(), created_at, order.ties, columns.clone());
-        if let Asked::Before(Request { order_by, .. }) = asked
-            && *order_by != query.order_by()
-        {
-            return Err(Error::refused(
-                ErrorCode::ReplayImpossible,
-                format!("rows of the same time had another order when the replay was begun: {order_by}"),
-                "Begin another replay of the rows that are left",
-            ));
-        }
-        let columns_of = &config.outbox.columns;
-        let filters = [
-            (Field::EventType, "--type", &selection.types),
-            (Field::AggregateId, "--aggregate", &selection.aggregates),
-            (Field::AggregateType, "--aggregate-type", &selection.aggregate_types),
-            (Field::Id, "--id", &selection.ids),
-        ];
-        for (field, option, values) in filters {
-            if values.is_empty() {
-                continue;
-            }
-            let Some(column) = field.column(columns_of) else {
-                return Err(Error::usage(
-                    ErrorCode::CommandLine,
-                    format!("{option}: `[outbox.columns]` names no such column"),
-                    "Leave it out",
-                ));
-            };
-            verify(session, table, column, option, values).await?;
-            query = query.only(is_one_of(column, values));
-        }
-        warn_without_index(session, table, created_at).await.map_err(readable)?;
-        // only delivered rows get into the archive, but polled ones may have been discarded
-        let all_delivered = selection.archive.is_some() && config.polling.is_none();
-        let horizon = match asked {
-            _ if all_delivered => String::new(),
-            Asked::Now(now) => horizon(session, config, now).await?,
-            Asked::Before(request) => request.horizon.clone(),
-        };
-        let delivered = if all_delivered { Vec::new() } else { delivered(session, config, &horizon).await? };
-        let not_delivered = match asked {
-            Asked::Now(_) if !all_delivered => {
-                let sql = query.count_others(since, until, &delivered, MANY);
-                let others = session.query_one(&sql).await.map_err(readable)?;
-                others.and_then(|others| others.parse().ok()).unwrap_or_default()
-            }
-            _ => 0,
-        };
-        for condition in delivered {
-            query = query.only(condition);
-        }
+        let Found { layout, place, rows, horizon, not_delivered, of_insert, until } = found;
+        let Wanted { outbox, since, selection, topic, mark, .. } = wanted;
         // values that are made of the table's name stay the same
         let layout = layout.named(outbox);
+        let columns = Conversion::columns(&for_rows, &layout);
         let conversion = Conversion { config: Arc::new(for_rows), contracts, layout, columns, mark };
-        let (outbox, table) = (outbox.clone(), table.clone());
+        let outbox = outbox.clone();
         Ok(Selected {
             conversion,
             omitted,
             outbox,
-            table,
-            query,
+            place,
+            rows,
             horizon,
             not_delivered,
-            of_insert: order.of_insert,
+            of_insert,
             since,
             until,
             selection,
@@ -265,23 +227,75 @@ impl Selected {
 
     /// What orders rows of the same time.
     pub(super) fn order_by(&self) -> String {
-        self.query.order_by()
+        match &self.rows {
+            Rows::Table(query) => query.order_by(),
+            Rows::File(rows) => in_file::order_by(&rows.contents),
+        }
     }
 
-    /// How they are read, after this row if there is one.
-    pub(super) fn rows(&self, after: Option<Cursor>) -> (RowQuery, Extent) {
-        (self.query.clone(), Extent { since: self.since, until: self.until, after })
+    /// The rows, after this one if there is one.
+    pub(super) async fn pages(&self, config: &Config, after: Option<Cursor>) -> Result<Pages, Error> {
+        match &self.rows {
+            Rows::Table(query) => {
+                let extent = Extent { since: self.since, until: self.until, after };
+                Ok(Pages::start(open(config).await?, (query.clone(), extent), None, readable))
+            }
+            Rows::File(rows) => rows.pages(after.as_ref()),
+        }
     }
 }
 
-fn archive(config: &Config) -> Result<&TableName, Error> {
-    config.retention.archive.as_ref().ok_or_else(|| {
-        Error::usage(
-            ErrorCode::CommandLine,
-            "--from archive: the configuration names no archive",
-            "Name the table as `[retention] archive`, or leave out --from",
-        )
-    })
+impl Wanted<'_> {
+    /// The columns that are filtered, each with its option and the values.
+    fn filters(&self, config: &Config) -> Result<Vec<Filter<'_>>, Error> {
+        let Selection { types, aggregates, aggregate_types, ids, .. } = &self.selection;
+        let filters = [
+            (Field::EventType, "--type", types),
+            (Field::AggregateId, "--aggregate", aggregates),
+            (Field::AggregateType, "--aggregate-type", aggregate_types),
+            (Field::Id, "--id", ids),
+        ];
+        let given = filters.into_iter().filter(|(_, _, values)| !values.is_empty());
+        let columns = given.map(|(field, option, values)| {
+            let column = field.column(&config.outbox.columns).ok_or_else(|| {
+                Error::usage(
+                    ErrorCode::CommandLine,
+                    format!("{option}: `[outbox.columns]` names no such column"),
+                    "Leave it out",
+                )
+            })?;
+            Ok(Filter { column: column.to_owned(), option, values })
+        });
+        columns.collect()
+    }
+
+    /// The time before which the rows were inserted.
+    fn until(&self, layout: &TableLayout, created_at: &str) -> i64 {
+        match (self.until, &self.asked) {
+            (Some(until), _) => until,
+            // their clock may be ahead; rows that are not delivered are not sent in any case
+            (None, Asked::Now(now)) if layout.has_local_timestamp(created_at) => {
+                now.saturating_add(FURTHEST_ZONE)
+            }
+            (None, Asked::Now(now)) => *now,
+            (None, Asked::Before(request)) => request.until,
+        }
+    }
+
+    /// Refuses to continue a replay if rows of the same time have another order than before.
+    fn check_order(&self, order_by: &str) -> Result<(), Error> {
+        match self.asked {
+            Asked::Before(request) if request.order_by != order_by => Err(Error::refused(
+                ErrorCode::ReplayImpossible,
+                format!(
+                    "rows of the same time had another order when the replay was begun: {}",
+                    request.order_by
+                ),
+                "Begin another replay of the rows that are left",
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn table<'a>(config: &'a Config, named: Option<&str>) -> Result<&'a TableName, Error> {
