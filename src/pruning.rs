@@ -38,6 +38,8 @@ pub enum Target<'a> {
     Server,
     /// To a file.
     File(&'a mut Writer),
+    /// Nowhere: they are those of the archive.
+    Archived,
 }
 
 /// Deletes the rows, of which `found` were counted, until none is left or somebody stops it. `tell` is told after each batch how many are
@@ -80,6 +82,7 @@ async fn delete(
         let begun = Instant::now();
         let batch = match &mut target {
             Target::Server => lease.delete(session, since, to, request.batch).await?,
+            Target::Archived => lease.delete_archived(session, since, to, request.batch).await?,
             Target::File(file) => lease.delete_stored(session, since, to, request.batch, *file).await?,
         };
         let (chosen, more, deleted, last) = match batch {

@@ -81,6 +81,7 @@ async fn metrics_contain_every_documented_name() {
     admin.monitor.counted_rows(CountedRows { due: 0, oldest: None, failed: 0, polled });
     admin.monitor.heartbeat_enabled(Duration::from_secs(1));
     admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
+    admin.monitor.retention_enabled();
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {

@@ -27,9 +27,6 @@ Examples:
   outbox-router prune --older-than 30d
   outbox-router prune --older-than 30d --archive /backup/outbox.jsonl.zst";
 
-/// Rows that are younger than this may be needed for a replay.
-pub const SHORTEST: Duration = Duration::from_secs(7 * 86_400);
-
 /// `prune`
 #[derive(Debug, Clone, Args)]
 pub struct PruneArgs {

@@ -1,15 +1,18 @@
 //! `run`: the router, its admin endpoint, and the signals that stop it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pg_logical::Lsn;
 use pg_logical::connect::Startup;
 use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::SignalKind;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::AdminServer;
 use crate::cli::RunArgs;
+use crate::commands::prune;
 use crate::commands::signals::at_signal;
 use crate::config::Config;
 use crate::contracts::Contracts;
@@ -21,6 +24,9 @@ use crate::systemd;
 
 /// The number of files that a router may open with one Kafka broker. It opens about fifty at its start.
 const FILES_PER_ROUTER: u64 = 64;
+
+/// How long a prune may take to end.
+const LAST_BATCH: Duration = Duration::from_secs(2);
 
 /// Runs until stopped.
 ///
@@ -49,6 +55,7 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
         }
         routers.push(Router { contracts: contracts.clone(), config: shard, monitor });
     }
+    let of_prunes: Vec<Monitor> = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
     let monitors = Monitors::for_shards(&config.name, monitors);
     // bound first, so that a second router with the same configuration fails before it touches a server
@@ -68,6 +75,9 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
         // until nothing is due
         (true, Some(_)) => Some(Lsn::INVALID),
     };
+    // not in a process that ends by itself, or skips events that may have to be recovered from the table
+    let keeps_on = !args.until_caught_up && args.accept_gap.is_none();
+    let prunes = keeps_on.then(|| prune::hourly::start(config, of_prunes, stop.clone())).flatten();
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
     if let (Ok(()), Some(until), false) = (&result, until, stop.is_cancelled()) {
@@ -75,6 +85,11 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
             None => tracing::info!("caught up: everything that was committed before {until} is delivered"),
             Some(_) => tracing::info!("caught up: no row is due"),
         }
+    }
+    if let Some(prunes) = prunes {
+        // it gives back its lease after a batch
+        stop.cancel();
+        let _ = timeout(LAST_BATCH, prunes).await;
     }
     if let Some(admin) = admin {
         admin.end();

@@ -47,7 +47,7 @@ use pg_logical::conninfo::ConnInfo;
 use pg_logical::{Secret, quoting};
 pub use polling::Polling;
 pub use replay::ReplayLimits;
-pub use retention::Retention;
+pub use retention::{Retention, SHORTEST_KEEP};
 pub use route::*;
 pub use shards::Shards;
 pub use source::{Place, Problem};

@@ -61,7 +61,9 @@ pub(super) struct RawReplay {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRetention {
+    pub(super) keep: Value,
     pub(super) archive: Value,
+    pub(super) keep_archived: Value,
 }
 
 #[derive(Default, Deserialize)]

@@ -186,7 +186,16 @@ impl Reader<'_> {
 
     /// A duration of at least `least` and at most 24 days, the limit of milliseconds in Postgres and Kafka.
     pub(super) fn duration(&mut self, key: &str, value: Value, least: Duration) -> Option<Duration> {
-        const MOST: Duration = Duration::from_secs(24 * 86_400);
+        self.duration_within(key, value, least..=Duration::from_secs(24 * 86_400))
+    }
+
+    /// A duration within these limits.
+    pub(super) fn duration_within(
+        &mut self,
+        key: &str,
+        value: Value,
+        limits: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
         let value = value?;
         let span = value.span();
         if matches!(value.get_ref(), Node::Integer(number) if *number != 0) {
@@ -198,8 +207,9 @@ impl Reader<'_> {
             Node::Integer(_) => Some(Some(Duration::ZERO)),
             _ => None,
         })?;
-        if !(least..=MOST).contains(&duration) {
-            let (least, most) = (units::format_duration(least), units::format_duration(MOST));
+        if !limits.contains(&duration) {
+            let (least, most) =
+                (units::format_duration(*limits.start()), units::format_duration(*limits.end()));
             let remedy = format!("Set it to at least {least} and at most {most}");
             self.record(&span, key, "out of range", remedy);
             return None;

@@ -455,3 +455,21 @@ fn a_program_and_its_arguments_print_the_password() {
     assert_eq!(config.postgres.conninfo.password, Some(Password::Command(words)));
     assert!(config.to_redacted_toml().contains("password_command = [\"token\", \"****\"]\n"));
 }
+
+#[test]
+fn retention_needs_what_it_is_about() {
+    insta::assert_snapshot!(messages(&[
+        "retention.keep = \"6d\"",
+        "retention.keep = 30",
+        "retention.keep = \"40000d\"",
+        "retention.keep = \"30d\"\noutbox.columns.created_at = false",
+        "retention.keep = \"30d\"\noutbox.table = []\noutbox.message_prefix = \"m\"",
+        "retention.keep_archived = \"365d\"",
+        "retention = { keep = \"30d\", keep_archived = \"365d\" }",
+        "retention = { keep = \"30d\", archive = \"old\", keep_archived = \"30d\" }",
+    ]));
+    let text = "[retention]\nkeep = \"30d\"\narchive = \"public.old\"\nkeep_archived = \"365d\"\n";
+    let config = good(&minimal(text), &env());
+    assert!(config.to_redacted_toml().contains(text));
+    assert_eq!(good(&minimal("retention.keep = false"), &env()).retention, Retention::default());
+}

@@ -128,6 +128,14 @@ metrics! {
         "Age of the oldest row that is due; only when the table is polled.";
     ROWS_FAILED = Gauge "rows_failed" [], Some(Unit::Count),
         "Rows that were refused too often and wait for a decision; 10,000 stands for that or more; only when the table is polled.";
+    PRUNED_ROWS_TOTAL = Counter "pruned_rows_total" ["table"], Some(Unit::Count),
+        "Old rows that were deleted, or moved from the outbox to the archive, by table: outbox or archive; only with `retention.keep`.";
+    RETENTION_AGE_SECONDS = Gauge "retention_age_seconds" [], Some(Unit::Seconds),
+        "Time since old rows were last deleted without a problem, or since the start; only with `retention.keep`.";
+    RETENTION_FAILING = Gauge "retention_failing" [], None,
+        "1 if old rows could not be deleted the last time, otherwise 0; only with `retention.keep`.";
+    RETENTION_ROWS_KEPT = Gauge "retention_rows_kept" [], Some(Unit::Count),
+        "Old rows that had to stay, as if they were not delivered; 10,000 stands for that or more; only with `retention.keep`.";
     SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that may be written before the replication slot may be lost; +Inf without a limit.";
     SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),

@@ -48,6 +48,10 @@ impl Samples<'_> {
         self.counter(&metrics::BULK_READS_TOTAL, None).absolute(totals.bulk_reads);
         self.counter(&metrics::CONTRACT_VIOLATIONS_TOTAL, None).absolute(totals.contract_violations);
         self.counter(&metrics::IGNORED_CHANGES_TOTAL, None).absolute(totals.ignored_changes);
+        if let Some(retention) = &report.retention {
+            self.counter(&metrics::PRUNED_ROWS_TOTAL, Some("outbox")).absolute(retention.pruned);
+            self.counter(&metrics::PRUNED_ROWS_TOTAL, Some("archive")).absolute(retention.pruned_archived);
+        }
         let dead_letters = &report.dead_letters;
         for parked in &dead_letters.parked {
             self.counter(&metrics::EVENTS_PARKED_TOTAL, Some(&parked.reason)).absolute(parked.events);
@@ -75,6 +79,12 @@ impl Samples<'_> {
             self.gauge(&metrics::ROWS_DUE, None).set(polling.rows_due as f64);
             self.gauge(&metrics::ROWS_DUE_AGE_SECONDS, None).set(polling.oldest_due_seconds);
             self.gauge(&metrics::ROWS_FAILED, None).set(polling.rows_failed as f64);
+        }
+        if let Some(retention) = &report.retention {
+            self.gauge(&metrics::RETENTION_AGE_SECONDS, None).set(retention.age_seconds);
+            self.gauge(&metrics::RETENTION_FAILING, None)
+                .set(f64::from(u8::from(retention.problem.is_some())));
+            self.gauge(&metrics::RETENTION_ROWS_KEPT, None).set(retention.kept as f64);
         }
         // infinity, so that an alert on little headroom does not fire where there is no limit
         let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);

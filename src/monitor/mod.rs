@@ -15,6 +15,7 @@ mod heartbeat;
 mod polling;
 mod positions;
 mod report;
+mod retention;
 mod shards;
 mod state;
 mod topics;
@@ -37,8 +38,8 @@ pub(crate) use clock::Clock;
 pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Polling, Positions, Problem, Reconnects, Slot,
-    StatusReport, TopicReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Polling, Positions, Problem, Reconnects, Retention,
+    Slot, StatusReport, TopicReport, Totals,
 };
 pub use shards::Monitors;
 pub use state::{State, StateKind};
@@ -82,6 +83,7 @@ struct Inner {
     slot: Mutex<Slot>,
     heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
     rows: Mutex<Option<CountedRows>>,
+    retention: Mutex<Option<retention::RetentionState>>,
     last_problem: Mutex<Option<Problem>>,
 }
 
@@ -261,6 +263,25 @@ impl Monitor {
         *lock(&self.0.rows) = Some(rows);
     }
 
+    /// The process deletes old rows.
+    pub fn retention_enabled(&self) {
+        *lock(&self.0.retention) = Some(retention::RetentionState::new(self.0.clock.now()));
+    }
+
+    /// So many rows of an outbox were deleted or archived, or, if `archived`, deleted from the archive. Takes a short lock.
+    pub fn pruned(&self, rows: u64, archived: bool) {
+        if let Some(state) = lock(&self.0.retention).as_mut() {
+            if archived { state.pruned_archived += rows } else { state.pruned += rows }
+        }
+    }
+
+    /// A prune has ended: how many old rows have to stay, or why it failed. Takes a short lock.
+    pub fn prune_ended(&self, kept: Result<u64, String>) {
+        if let Some(state) = lock(&self.0.retention).as_mut() {
+            state.ended(self.0.clock.now(), kept);
+        }
+    }
+
     /// The heartbeat is enabled. Until one comes back, its age is measured from now.
     pub fn heartbeat_enabled(&self, interval: Duration) {
         *lock(&self.0.heartbeat) = Some(heartbeat::HeartbeatState::new(interval, self.0.clock.now()));
@@ -349,6 +370,7 @@ impl Monitor {
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
             polling: lock(&inner.rows).as_ref().map(|rows| polling::report(rows, inner.clock.now())),
+            retention: lock(&inner.retention).as_ref().map(|state| state.report(inner.clock.now())),
             dead_letters: DeadLetters {
                 aggregates: inner.parked_aggregates.load(Relaxed),
                 events: inner.parked_events.load(Relaxed),

@@ -46,6 +46,9 @@ pub struct StatusReport {
     /// The table of a router that polls; null if it reads the log, or before the first count.
     #[serde(default)]
     pub polling: Option<Polling>,
+    /// What was deleted because of `[retention]`; null if `keep` is off.
+    #[serde(default)]
+    pub retention: Option<Retention>,
     /// Parked events.
     #[serde(default)]
     pub dead_letters: DeadLetters,
@@ -145,6 +148,24 @@ pub struct Polling {
     pub oldest_due_seconds: f64,
     /// Rows that were refused too often.
     pub rows_failed: u64,
+}
+
+/// Old rows that were deleted (`[retention]`), counted since the process started.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Retention {
+    /// Whether a prune has ended without a problem.
+    pub complete: bool,
+    /// How long ago the last one did; before the first, how long ago the process started.
+    pub age_seconds: f64,
+    /// Rows of outboxes that were deleted or archived.
+    pub pruned: u64,
+    /// Rows of the archive that were deleted.
+    pub pruned_archived: u64,
+    /// Old rows that had to stay the last time, because it is not certain that they are delivered, or they are parked, failed, or part of
+    /// a replay; 10,000 stands for that or more.
+    pub kept: u64,
+    /// Why rows could not be deleted the last time; null if they could.
+    pub problem: Option<String>,
 }
 
 /// Parked events (`[dead_letters]`): those that are parked now, and counts since the process started.

@@ -180,10 +180,39 @@ fn rows_that_are_due_grow_older() {
 }
 
 #[test]
+fn old_rows_that_were_deleted_are_counted() {
+    let (monitor, clock) = Monitor::for_test("r");
+    monitor.pruned(1, false);
+    assert_eq!(monitor.snapshot().retention, None);
+    monitor.retention_enabled();
+    monitor.pruned(5, false);
+    monitor.pruned(2, true);
+    clock.advance(secs(60));
+    monitor.prune_ended(Err("no".to_owned()));
+    let found = monitor.snapshot().retention.unwrap();
+    let failed = Retention {
+        age_seconds: 60.0,
+        pruned: 5,
+        pruned_archived: 2,
+        problem: Some("no".to_owned()),
+        ..Retention::default()
+    };
+    assert_eq!(found, failed);
+    assert!(metrics_of(&monitor).contains("outbox_router_retention_failing 1"));
+    monitor.prune_ended(Ok(7));
+    clock.advance(secs(3));
+    let done = Retention { complete: true, age_seconds: 3.0, kept: 7, problem: None, ..failed };
+    assert_eq!(monitor.snapshot().retention, Some(done));
+    assert!(metrics_of(&monitor).contains("outbox_router_retention_rows_kept 7"));
+    assert!(metrics_of(&monitor).contains("outbox_router_pruned_rows_total{table=\"archive\"} 2"));
+}
+
+#[test]
 fn every_metric_is_present_from_the_start_with_its_help() {
     // metrics by topic appear with the first topic, those of the heartbeat with the first that comes back, those of polling with the
-    // first count
+    // first count, those of retention if it is configured
     let (monitor, clock) = Monitor::for_test("r");
+    monitor.retention_enabled();
     monitor.counted_rows(CountedRows { due: 1, oldest: None, failed: 0, polled: clock.now() });
     monitor.topic_counters("t");
     monitor.heartbeat_enabled(secs(1));

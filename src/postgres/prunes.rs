@@ -14,22 +14,26 @@ use crate::error::{Error, ErrorCode};
 use crate::postgres::rows::{begin_read_write, moment, read_write};
 
 /// The functions that a role needs to call.
-pub const FUNCTIONS: [&str; 6] = [
+pub const FUNCTIONS: [&str; 9] = [
     "outbox_router.count_prunable(text, timestamptz)",
     "outbox_router.prune_begin(text)",
     "outbox_router.prune(text, uuid, timestamptz, timestamptz, bigint)",
     "outbox_router.prune_end(text, uuid)",
     "outbox_router.prune_rows(text, uuid, timestamptz, timestamptz, bigint, bigint)",
     "outbox_router.prune_renew(text, uuid, bigint)",
+    "outbox_router.find_prunable(text, timestamptz, bigint)",
+    "outbox_router.find_archived(text, timestamptz, bigint)",
+    "outbox_router.prune_archived(text, uuid, timestamptz, timestamptz, bigint)",
 ];
 
 /// The other functions, which these call.
-pub const INNER_FUNCTIONS: [&str; 5] = [
+pub const INNER_FUNCTIONS: [&str; 6] = [
     "outbox_router.prune_name(text)",
     "outbox_router.prune_condition(text)",
     "outbox_router.prune_from(text)",
     "outbox_router.prune_archive(text)",
     "outbox_router.prune_check(text)",
+    "outbox_router.prune_from_archive(text)",
 ];
 
 /// How long rows may take to be stored.
@@ -136,6 +140,64 @@ pub async fn count_prunable(session: &mut Session, outbox: &str, until: i64) -> 
     })
 }
 
+/// Looks for rows of an outbox, as in SQL, inserted before `until`, in microseconds since 1970; at `max_rows` it does not count on.
+///
+/// # Errors
+/// Those of [`count_prunable`].
+pub async fn find_prunable(
+    session: &mut Session,
+    outbox: &str,
+    until: i64,
+    max_rows: u64,
+) -> Result<Prunable, Error> {
+    let sql = format!(
+        "SELECT deletable, others, first_time, archive FROM outbox_router.find_prunable({}, {}, {max_rows})",
+        literal(outbox),
+        moment(until)
+    );
+    let found = call(session, &sql).await?;
+    let first = found.first();
+    Ok(Prunable {
+        rows: count(first, 0),
+        times: number(first, 2).map(|time| (time, time)),
+        others: count(first, 1),
+        archive: first.and_then(|row| row.get(3)).map(str::to_owned),
+    })
+}
+
+/// The same with rows of its archive.
+///
+/// # Errors
+/// It has no archive, its rows may not be deleted, or those of the query.
+pub async fn find_archived(
+    session: &mut Session,
+    outbox: &str,
+    until: i64,
+    max_rows: u64,
+) -> Result<Prunable, Error> {
+    let sql = format!(
+        "SELECT deletable, first_time FROM outbox_router.find_archived({}, {}, {max_rows})",
+        literal(outbox),
+        moment(until)
+    );
+    let found = call(session, &sql).await?;
+    let first = found.first();
+    let times = number(first, 1).map(|time| (time, time));
+    Ok(Prunable { rows: count(first, 0), times, ..Prunable::default() })
+}
+
+/// Whether a prune of this outbox, as in SQL, is running.
+///
+/// # Errors
+/// Those of the query.
+pub async fn is_running(session: &mut Session, outbox: &str) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT 1 FROM outbox_router.prunes p WHERE p.outbox = {} AND p.lease_until > clock_timestamp()",
+        literal(outbox)
+    );
+    Ok(!call(session, &sql).await?.is_empty())
+}
+
 /// Begins to delete rows of an outbox.
 ///
 /// # Errors
@@ -159,8 +221,33 @@ impl Lease {
         until: i64,
         max_rows: u32,
     ) -> Result<Batch, Error> {
+        self.delete_by("prune", session, since, until, max_rows).await
+    }
+
+    /// The same with rows of the archive.
+    ///
+    /// # Errors
+    /// Those of [`begin`].
+    pub async fn delete_archived(
+        &self,
+        session: &mut Session,
+        since: Option<i64>,
+        until: i64,
+        max_rows: u32,
+    ) -> Result<Batch, Error> {
+        self.delete_by("prune_archived", session, since, until, max_rows).await
+    }
+
+    async fn delete_by(
+        &self,
+        function: &str,
+        session: &mut Session,
+        since: Option<i64>,
+        until: i64,
+        max_rows: u32,
+    ) -> Result<Batch, Error> {
         let sql = format!(
-            "SELECT chosen, deleted, last_time FROM outbox_router.prune({}, {max_rows})",
+            "SELECT chosen, deleted, last_time FROM outbox_router.{function}({}, {max_rows})",
             self.arguments(since, until)
         );
         match query(session, &read_write(&sql)).await {

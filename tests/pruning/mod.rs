@@ -2,6 +2,7 @@
 
 mod archive;
 mod file;
+mod hourly;
 mod interrupted;
 mod kept;
 mod refused;

@@ -33,7 +33,7 @@ async fn check_table(session: &mut Session, table: &TableName, findings: &mut Fi
         findings.warning(
             "retention",
             format!("{table} has about {} million rows, and nobody deletes old ones", rows / 1_000_000),
-            Remedy::steps([Step::new("Have cron run this every day; --dry-run shows what it would do")
+            Remedy::steps([Step::new("Set `keep` under `[retention]`, or have cron run this every day")
                 .typing("outbox-router prune --older-than 30d")]),
         );
     }

@@ -17,7 +17,11 @@ pub(super) fn objects(config: &Config) -> Vec<Object> {
     let mut objects = vec![owner_role(), owner_of_functions()];
     if let Some(archive) = archive {
         objects.push(archive_table(archive, first, created_at));
-        objects.push(privilege_on(archive, &["INSERT"], &[]));
+        let needed: &[&str] = match config.retention.keep_archived {
+            Some(_) => &["SELECT", "INSERT", "DELETE"],
+            None => &["INSERT"],
+        };
+        objects.push(privilege_on(archive, needed, &[]));
     }
     for table in &config.outbox.tables {
         // locking a row needs UPDATE on some column, and the id is hardly ever part of a partition key

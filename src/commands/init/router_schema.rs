@@ -18,6 +18,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         migration!("", 8, "retention"),
         migration!("", 9, "prunes"),
         migration!("", 10, "prune_to_file"),
+        migration!("", 11, "archived_rows"),
     ],
 };
 
@@ -41,6 +42,7 @@ mod tests {
             "8620533393524591684",
             "10492740049033081461",
             "2444226995688510467",
+            "14568581428405759254",
         ];
         assert_eq!(checksums, known);
     }

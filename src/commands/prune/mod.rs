@@ -1,5 +1,7 @@
 //! `prune`: deletes old rows of the outbox tables, or archives them.
 
+pub(super) mod hourly;
+
 use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::session::Session;
 use serde::Serialize;
@@ -14,9 +16,9 @@ use crate::archive::{
     self,
     writer::{Writer, verified},
 };
-use crate::cli::prune::{PruneArgs, SHORTEST};
+use crate::cli::prune::PruneArgs;
 use crate::commands::init::is_stored;
-use crate::config::{Config, TableName};
+use crate::config::{Config, SHORTEST_KEEP, TableName};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Field;
 use crate::postgres::prunes::{self, count_prunable};
@@ -54,7 +56,7 @@ pub(super) async fn prune(config: &Config, args: &PruneArgs) -> Result<Completio
 }
 
 async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error> {
-    if args.older_than < SHORTEST && !args.force {
+    if args.older_than < SHORTEST_KEEP && !args.force {
         return Err(Error::usage(
             ErrorCode::CommandLine,
             "--older-than is less than 7 days, and a replay may need rows of that age",

@@ -6,7 +6,7 @@ use comfy_table::{Cell, Color, Table};
 
 use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::error::with_config_file;
-use crate::monitor::{Heartbeat, Polling, StateKind, StatusReport, TopicReport};
+use crate::monitor::{Heartbeat, Polling, Retention, StateKind, StatusReport, TopicReport};
 use crate::quantity::{bytes, counted, time};
 use crate::terminal;
 
@@ -93,6 +93,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     if let Some(heartbeat) = &report.heartbeat {
         lines.push(("heartbeat", heartbeat_line(heartbeat)));
     }
+    if let Some(retention) = &report.retention {
+        lines.push(("retention", retention_line(retention)));
+    }
     if let Some(polling) = &report.polling {
         lines.push(("table", polling_line(polling)));
     }
@@ -155,6 +158,27 @@ fn heartbeat_line(heartbeat: &Heartbeat) -> String {
     };
     match &heartbeat.problem {
         Some(problem) => format!("{text}; cannot be written: {problem}"),
+        None => text,
+    }
+}
+
+fn retention_line(retention: &Retention) -> String {
+    let Retention { complete, age_seconds, pruned, pruned_archived, kept, problem } = retention;
+    let age = time(Duration::from_secs_f64(*age_seconds));
+    let mut parts = vec![match complete {
+        true => format!("complete {age} ago"),
+        false => "not complete yet".to_owned(),
+    }];
+    parts.push(format!("{} deleted or archived", counted(*pruned, "row")));
+    if *pruned_archived > 0 {
+        parts.push(format!("{pruned_archived} deleted from the archive"));
+    }
+    if *kept > 0 {
+        parts.push(format!("{} that may not be deleted yet", counted(*kept, "old row")));
+    }
+    let text = parts.join(", ");
+    match problem {
+        Some(problem) => format!("{text}; {problem}"),
         None => text,
     }
 }

@@ -410,10 +410,22 @@ pub(in crate::config) const KEYS: &[Key] = &[
         "how many events all replays within a day may send; default: any number",
     ),
     key(
+        "retention.keep",
+        Kind::Duration,
+        Default::Off,
+        "how long `run` keeps rows that are delivered; it [deletes or archives](clean-up.md) older ones. At least `7d`",
+    ),
+    key(
         "retention.archive",
         Kind::Text,
         Default::Off,
-        "the table that `prune` moves rows to, see [clean-up](clean-up.md)",
+        "the table that old rows are moved to, see [archives](archives.md)",
+    ),
+    key(
+        "retention.keep_archived",
+        Kind::Duration,
+        Default::Off,
+        "how old rows of the archive become before `run` deletes them; longer than `keep`",
     ),
     key(
         "contracts.directory",
