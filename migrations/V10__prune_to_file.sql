@@ -23,10 +23,7 @@ BEGIN
     RAISE 'rows of % go to the table %, and not to a file', outbox_router.prune_name(outbox), archive
       USING ERRCODE = 'OBR06', HINT = 'Leave out --archive; or remove archive from [retention], and run outbox-router init.';
   END IF;
-  SELECT p.lease_until INTO lease_end FROM outbox_router.prunes p WHERE p.outbox = prune_rows.outbox AND p.token = prune_rows.token FOR UPDATE;
-  IF lease_end IS NULL THEN
-    RAISE 'another prune of % has taken over', outbox_router.prune_name(outbox) USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended.';
-  END IF;
+  lease_end := outbox_router.prune_lease(outbox, token);
   -- nobody changes its columns from here on
   EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', outbox_router.prune_from(outbox));
   -- concat writes a value as its type does; a cast would trim a text of fixed length. Line feeds in a json become spaces, so that a row is one

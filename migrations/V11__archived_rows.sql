@@ -1,24 +1,4 @@
--- What a router needs that deletes old rows by itself: whether there are any, and deleting those of an archive.
-
--- Looks at up to max_rows rows of the outbox inserted before until: how many may be deleted, the time of the first one in microseconds since
--- 1970, how many have to stay, and where they would go.
-CREATE OR REPLACE FUNCTION outbox_router.find_prunable(
-  outbox text, until timestamptz, max_rows bigint, OUT deletable bigint, OUT first_time bigint, OUT others bigint, OUT archive text
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET row_security = off SET jit = off SET lock_timeout = '1s' AS $$
-DECLARE
-  condition text := outbox_router.prune_condition(outbox);
-  time_column text := (SELECT min(r.time_column) FROM outbox_router.retention r WHERE r.outbox = find_prunable.outbox);
-BEGIN
-  PERFORM outbox_router.prune_check(outbox);
-  EXECUTE format(
-    'SELECT count(*) FILTER (WHERE free), (extract(epoch FROM min(at) FILTER (WHERE free AND isfinite(at))) * 1000000)::bigint, '
-    'count(*) FILTER (WHERE free IS NOT TRUE) '
-    'FROM (SELECT q.%2$I AS at, %3$s AS free FROM %1$s q WHERE q.%2$I < $1 LIMIT $2) r',
-    outbox_router.prune_from(outbox), time_column, condition)
-    INTO deletable, first_time, others USING until, max_rows;
-  archive := outbox_router.prune_archive(outbox);
-END $$;
+-- Deleting old rows of the table that is the archive of an outbox.
 
 -- The archive of an outbox. Raises an error if it has none, or if its rows may not be deleted.
 CREATE OR REPLACE FUNCTION outbox_router.prune_from_archive(outbox text) RETURNS regclass
@@ -51,17 +31,19 @@ BEGIN
   RETURN target;
 END $$;
 
--- Looks at up to max_rows rows of the archive inserted before until: how many there are, and the time of the first one.
-CREATE OR REPLACE FUNCTION outbox_router.find_archived(
-  outbox text, until timestamptz, max_rows bigint, OUT deletable bigint, OUT first_time bigint
+-- Counts the rows of the archive inserted before until, up to max_rows, with the times of the first and the last one in microseconds since
+-- 1970.
+CREATE OR REPLACE FUNCTION outbox_router.count_archived(
+  outbox text, until timestamptz, max_rows bigint, OUT deletable bigint, OUT first_time bigint, OUT last_time bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET row_security = off SET jit = off SET lock_timeout = '1s' AS $$
 BEGIN
   EXECUTE format(
-    'SELECT count(*), (extract(epoch FROM min(at) FILTER (WHERE isfinite(at))) * 1000000)::bigint '
+    'SELECT count(*), (extract(epoch FROM min(at) FILTER (WHERE isfinite(at))) * 1000000)::bigint, '
+    '(extract(epoch FROM max(at) FILTER (WHERE isfinite(at))) * 1000000)::bigint '
     'FROM (SELECT q.%2$I AS at FROM %1$s q WHERE q.%2$I < $1 LIMIT $2) r',
     outbox_router.prune_from(outbox_router.prune_from_archive(outbox)::text),
-    (SELECT min(r.time_column) FROM outbox_router.retention r WHERE r.outbox = find_archived.outbox))
-    INTO deletable, first_time USING until, max_rows;
+    (SELECT min(r.time_column) FROM outbox_router.retention r WHERE r.outbox = count_archived.outbox))
+    INTO deletable, first_time, last_time USING until, max_rows;
 END $$;
 
 -- Deletes up to max_rows rows of the archive inserted from since to before until, the oldest first, but none that an interrupted replay may
@@ -77,12 +59,8 @@ DECLARE
       coalesce(p.last_inserted_at, p.since, '-infinity'), p.until), ''), '')
     FROM outbox_router.replays p WHERE p.outbox = prune_archived.outbox AND p.finished_at IS NULL AND p.selection ? 'archive'
     AND p.requested_at > now() - interval '7 days');
-  lease_end timestamptz;
+  lease_end timestamptz := outbox_router.prune_lease(outbox, token);
 BEGIN
-  SELECT p.lease_until INTO lease_end FROM outbox_router.prunes p WHERE p.outbox = prune_archived.outbox AND p.token = prune_archived.token FOR UPDATE;
-  IF lease_end IS NULL THEN
-    RAISE 'another prune of % has taken over', outbox_router.prune_name(outbox) USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended.';
-  END IF;
   SET LOCAL synchronous_commit = off;
   EXECUTE format(
     'WITH chosen AS (SELECT q.tableoid AS of_table, q.ctid AS place, q.%2$I AS at FROM %1$s q '
@@ -99,4 +77,4 @@ BEGIN
   UPDATE outbox_router.prunes p SET lease_until = clock_timestamp() + interval '60 s', rows = p.rows + deleted WHERE p.outbox = prune_archived.outbox;
 END $$;
 
-REVOKE ALL ON FUNCTION outbox_router.find_prunable, outbox_router.prune_from_archive, outbox_router.find_archived, outbox_router.prune_archived FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbox_router.prune_from_archive, outbox_router.count_archived, outbox_router.prune_archived FROM PUBLIC;

@@ -154,6 +154,19 @@ BEGIN
   END IF;
 END $$;
 
+-- When the lease with this token ends. Locks it; raises an error if another prune has taken over.
+CREATE OR REPLACE FUNCTION outbox_router.prune_lease(outbox text, token uuid) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  lease_end timestamptz;
+BEGIN
+  SELECT p.lease_until INTO lease_end FROM outbox_router.prunes p WHERE p.outbox = prune_lease.outbox AND p.token = prune_lease.token FOR UPDATE;
+  IF lease_end IS NULL THEN
+    RAISE 'another prune of % has taken over', outbox_router.prune_name(outbox) USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended.';
+  END IF;
+  RETURN lease_end;
+END $$;
+
 -- Begins a prune, unless another one or a replay of the outbox runs. Returns the token of its lease.
 CREATE OR REPLACE FUNCTION outbox_router.prune_begin(outbox text) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET lock_timeout = '5s' AS $$
@@ -188,14 +201,10 @@ DECLARE
   archive regclass := outbox_router.prune_archive(outbox);
   condition text := outbox_router.prune_condition(outbox);
   time_column text := (SELECT min(r.time_column) FROM outbox_router.retention r WHERE r.outbox = prune.outbox);
-  lease_end timestamptz;
+  lease_end timestamptz := outbox_router.prune_lease(outbox, token);
   columns text;
   to_archive text := '';
 BEGIN
-  SELECT p.lease_until INTO lease_end FROM outbox_router.prunes p WHERE p.outbox = prune.outbox AND p.token = prune.token FOR UPDATE;
-  IF lease_end IS NULL THEN
-    RAISE 'another prune of % has taken over', outbox_router.prune_name(outbox) USING ERRCODE = 'OBR07', HINT = 'Wait until it has ended.';
-  END IF;
   -- nobody changes its columns from here on
   EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', outbox_router.prune_from(outbox));
   IF archive IS NOT NULL THEN
@@ -229,12 +238,13 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   UPDATE outbox_router.prunes p SET lease_until = clock_timestamp() WHERE (p.outbox, p.token) = (prune_end.outbox, prune_end.token)
 $$;
 
--- Counts the rows inserted before until: those that may be deleted, with the times of the first and the last one in microseconds since
--- 1970, and those that have to stay; and where they would go.
+-- Counts the rows inserted before until, up to max_rows if that is not NULL: those that may be deleted, with the times of the first and the
+-- last one in microseconds since 1970, and those that have to stay; and where they would go. The caller sets lock_timeout.
 CREATE OR REPLACE FUNCTION outbox_router.count_prunable(
-  outbox text, until timestamptz, OUT deletable bigint, OUT first_time bigint, OUT last_time bigint, OUT others bigint, OUT archive text
+  outbox text, until timestamptz, max_rows bigint,
+  OUT deletable bigint, OUT first_time bigint, OUT last_time bigint, OUT others bigint, OUT archive text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET row_security = off SET jit = off SET lock_timeout = 0 AS $$
+SET extra_float_digits = 1 SET bytea_output = 'hex' SET row_security = off SET jit = off AS $$
 DECLARE
   condition text := outbox_router.prune_condition(outbox);
   time_column text := (SELECT min(r.time_column) FROM outbox_router.retention r WHERE r.outbox = count_prunable.outbox);
@@ -243,11 +253,11 @@ BEGIN
   EXECUTE format(
     'SELECT count(*) FILTER (WHERE free), (extract(epoch FROM min(at) FILTER (WHERE free AND isfinite(at))) * 1000000)::bigint, '
     '(extract(epoch FROM max(at) FILTER (WHERE free AND isfinite(at))) * 1000000)::bigint, count(*) FILTER (WHERE free IS NOT TRUE) '
-    'FROM (SELECT q.%2$I AS at, %3$s AS free FROM %1$s q WHERE q.%2$I < $1) r',
+    'FROM (SELECT q.%2$I AS at, %3$s AS free FROM %1$s q WHERE q.%2$I < $1 LIMIT $2) r',
     outbox_router.prune_from(outbox), time_column, condition)
-    INTO deletable, first_time, last_time, others USING until;
+    INTO deletable, first_time, last_time, others USING until, max_rows;
   archive := outbox_router.prune_archive(outbox);
 END $$;
 
 REVOKE ALL ON FUNCTION outbox_router.prune_name, outbox_router.prune_condition, outbox_router.prune_from, outbox_router.prune_archive,
-  outbox_router.prune_check, outbox_router.prune_begin, outbox_router.prune, outbox_router.prune_end, outbox_router.count_prunable FROM PUBLIC;
+  outbox_router.prune_check, outbox_router.prune_lease, outbox_router.prune_begin, outbox_router.prune, outbox_router.prune_end, outbox_router.count_prunable FROM PUBLIC;

@@ -1,17 +1,17 @@
 //! Reads and verifies the entries of a file.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::entry::{self, Entry, HEAD};
-use super::{Batch, unusable};
+use super::{Batch, cannot_read, unusable};
 use crate::error::Error;
 
-/// An incomplete entry is hardly longer, in bytes.
+/// How much of an incomplete entry is read, in bytes.
 const LONGEST: usize = 64 << 20;
 
 /// Where rows are.
@@ -59,9 +59,7 @@ impl Contents {
     /// # Errors
     /// It cannot be read, is something else, or was altered.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let cannot = |error: std::io::Error| {
-            unusable(path, format!("it cannot be read: {error}"), "Correct that, or name another file")
-        };
+        let cannot = |error: io::Error| cannot_read(path, &error);
         let file = File::open(path).map_err(cannot)?;
         let metadata = file.metadata().map_err(cannot)?;
         if !metadata.is_file() {
@@ -76,7 +74,7 @@ impl Contents {
             length: 0,
             incomplete: 0,
         };
-        while contents.next(&file, metadata.len()).map_err(cannot)?? {}
+        while contents.next(&file, metadata.len())? {}
         contents.incomplete = metadata.len().saturating_sub(contents.length);
         let mut rest = vec![0; usize::try_from(contents.incomplete).unwrap_or(usize::MAX).min(LONGEST)];
         file.read_exact_at(&mut rest, contents.length).map_err(cannot)?;
@@ -86,30 +84,28 @@ impl Contents {
     }
 
     /// Reads the entry behind the last one. Returns whether it is complete.
-    fn next(&mut self, file: &File, end: u64) -> std::io::Result<Result<bool, Error>> {
+    fn next(&mut self, file: &File, end: u64) -> Result<bool, Error> {
         let mut head = [0; HEAD];
-        let (Some(content), true) =
-            (self.length.checked_add(HEAD as u64), fits(file, &mut head, self.length)?)
-        else {
-            return Ok(Ok(false));
-        };
-        let Some(length) = entry::length(head) else { return Ok(Err(self.altered())) };
-        let mut description = vec![0; length as usize];
-        if !fits(file, &mut description, content)? {
-            return Ok(Ok(false));
+        let content = self.length.saturating_add(HEAD as u64);
+        if !self.fill(file, &mut head, self.length)? {
+            return Ok(false);
         }
-        let Some((checksum, entry)) = entry::read(&description, &self.checksum) else {
-            return Ok(Err(self.altered()));
-        };
+        let length = entry::length(head).ok_or_else(|| self.altered())?;
+        let mut description = vec![0; length as usize];
+        if !self.fill(file, &mut description, content)? {
+            return Ok(false);
+        }
+        let (checksum, entry) = entry::read(&description, &self.checksum).ok_or_else(|| self.altered())?;
         let behind = content + u64::from(length);
         match entry {
             Entry::Rows(batch) => {
                 let place = Place { offset: behind, batch };
                 if place.end() > end {
-                    return Ok(Ok(false));
+                    return Ok(false);
                 }
-                if sha256(file, place.offset, place.batch.bytes)? != place.batch.sha256 {
-                    return Ok(Err(self.altered()));
+                let found = sha256(file, place.offset, place.batch.bytes);
+                if found.map_err(|error| cannot_read(&self.path, &error))? != place.batch.sha256 {
+                    return Err(self.altered());
                 }
                 self.rows = self.rows.saturating_add(place.batch.rows);
                 self.length = place.end();
@@ -119,10 +115,19 @@ impl Contents {
                 self.ends.push(End { checksum: checksum.clone(), places: self.places.len() });
                 self.length = behind;
             }
-            Entry::End(_) => return Ok(Err(self.altered())),
+            Entry::End(_) => return Err(self.altered()),
         }
         self.checksum = checksum;
-        Ok(Ok(true))
+        Ok(true)
+    }
+
+    /// Fills the buffer from an offset; `false`: the file ends before.
+    fn fill(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<bool, Error> {
+        match file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(cannot_read(&self.path, &error)),
+        }
     }
 
     fn altered(&self) -> Error {
@@ -182,13 +187,16 @@ impl Contents {
         self.places.iter().map(|place| &place.batch)
     }
 
+    /// The table of some of the rows, if they are not all of this one.
+    pub fn other_table(&self, table: &str) -> Option<&str> {
+        self.batches().map(|batch| batch.table.as_str()).find(|other| *other != table)
+    }
+
     /// The lines of these rows.
     pub(super) fn lines(&self, file: &File, place: &Place) -> Result<String, Error> {
         let length = usize::try_from(place.batch.bytes).unwrap_or(usize::MAX);
         let mut compressed = vec![0; length];
-        let read = fits(file, &mut compressed, place.offset).map_err(|error| {
-            unusable(&self.path, format!("it cannot be read: {error}"), "Correct that, and run replay again")
-        })?;
+        let read = self.fill(file, &mut compressed, place.offset)?;
         let same = read && entry::hexadecimal(Sha256::new().chain_update(&compressed)) == place.batch.sha256;
         let lines = Some(compressed).filter(|_| same);
         let lines = lines.and_then(|lines| zstd::decode_all(lines.as_slice()).ok());
@@ -200,17 +208,8 @@ impl Contents {
     }
 }
 
-/// Fills the buffer from an offset; `false`: the file ends before.
-fn fits(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<bool> {
-    match file.read_exact_at(buffer, offset) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// The checksum of a part of the file.
-fn sha256(file: &File, offset: u64, length: u64) -> std::io::Result<String> {
+fn sha256(file: &File, offset: u64, length: u64) -> io::Result<String> {
     let mut checksum = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     let (mut at, end) = (offset, offset.saturating_add(length));

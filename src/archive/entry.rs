@@ -10,7 +10,7 @@ use super::Batch;
 /// The magic number of skippable frames.
 const MAGIC: [u8; 4] = 0x184D_2A50_u32.to_le_bytes();
 
-/// What a description begins with, so that other files of this kind are told apart.
+/// What a description begins with, which other files with skippable frames do not have.
 const NAME: &str = "outbox-router 1 ";
 
 /// How long a checksum is in hexadecimal digits.
@@ -19,10 +19,10 @@ const DIGITS: usize = 64;
 /// Before the description: the magic number and the length.
 pub(super) const HEAD: usize = 8;
 
-/// From so many bytes of an entry it is known that they are of one.
+/// How many bytes of an entry are needed to recognize it.
 pub(super) const RECOGNIZED: usize = HEAD + NAME.len();
 
-/// No description is longer, in bytes.
+/// The greatest length of a description, in bytes.
 const LONGEST: u32 = 4 << 20;
 
 /// What an entry is.

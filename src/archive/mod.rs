@@ -64,6 +64,10 @@ pub async fn on_a_thread<T: Send + 'static>(
     })
 }
 
+fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
+    unusable(path, format!("it cannot be read: {error}"), "Correct that, or name another file")
+}
+
 /// The file cannot be used.
 fn unusable(path: &Path, why: impl std::fmt::Display, remedy: &str) -> Error {
     Error::refused(ErrorCode::ArchiveUnusable, format!("the archive {}: {why}", path.display()), remedy)

@@ -11,7 +11,7 @@ use pg_logical::PgTimestamp;
 use serde_json::value::RawValue;
 
 use super::contents::Contents;
-use super::{Batch, unusable};
+use super::{Batch, cannot_read, unusable};
 use crate::error::Error;
 use crate::outbox::Cursor;
 use crate::postgres::rows::TableRow;
@@ -110,9 +110,7 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn new(rows: FileRows, after: Option<&Cursor>) -> Result<Self, Error> {
         let path = &rows.contents.path;
-        let file = File::open(path).map_err(|error| {
-            unusable(path, format!("it cannot be read: {error}"), "Correct that, and run replay again")
-        })?;
+        let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
         let unknown =
             || unusable(path, "it has no such row as the replay has sent last", "Begin another replay");
         let after = after.map(|cursor| Key::of(cursor).ok_or_else(unknown)).transpose()?;

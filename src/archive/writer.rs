@@ -124,14 +124,14 @@ impl Writer {
         self.file.sync_data()
     }
 
-    /// If that fails too, the next prune does it.
+    /// Cuts off what is behind `length`. If that fails, the next prune does it.
     fn cut_off(&mut self, length: u64) {
         self.broken |= self.file.set_len(length).is_err();
     }
 }
 
 impl Store for Writer {
-    /// The only task of a prune waits for the disk.
+    /// Blocks the thread: a prune does nothing else meanwhile.
     fn add(&mut self, rows: DeletedRows<'_>) -> Result<(), Error> {
         let is_row = |line: &str| serde_json::from_str::<HashMap<String, &RawValue>>(line).is_ok();
         let columns = serde_json::from_str(rows.columns);
@@ -169,8 +169,8 @@ impl Store for Writer {
 /// It cannot be read, is something else, was altered, or has rows of another table.
 pub fn verified(path: &Path, table: &str) -> Result<Contents, Error> {
     let contents = Contents::read(path)?;
-    if let Some(other) = contents.batches().find(|batch| batch.table != table) {
-        let why = format!("it has rows of {}, and not of {table}", other.table);
+    if let Some(other) = contents.other_table(table) {
+        let why = format!("it has rows of {other}, and not of {table}");
         return Err(unusable(path, why, "Name a file for each table"));
     }
     Ok(contents)

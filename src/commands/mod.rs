@@ -30,7 +30,7 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use pg_logical::connect::{NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
 use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
@@ -245,7 +245,15 @@ async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result
     }
 }
 
-/// The same with another connection, and the whole name.
+/// The same for a session that may be busy or idle for long.
+async fn connect_for_long(config: &Config, command: &str) -> Result<Session, Error> {
+    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
+    let mut session = connect(config, command, startup).await?;
+    session.set_answer_timeout(None);
+    Ok(session)
+}
+
+/// The same as [`connect`] with another connection, and the whole name.
 async fn connect_to(conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
     let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
     open(conninfo, Startup { settings: &settings, ..startup }).await

@@ -55,9 +55,8 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
         }
         routers.push(Router { contracts: contracts.clone(), config: shard, monitor });
     }
-    let of_prunes: Vec<Monitor> = routers.iter().map(|router| router.monitor.clone()).collect();
-    let monitors = routers.iter().map(|router| router.monitor.clone()).collect();
-    let monitors = Monitors::for_shards(&config.name, monitors);
+    let each: Vec<Monitor> = routers.iter().map(|router| router.monitor.clone()).collect();
+    let monitors = Monitors::for_shards(&config.name, each.clone());
     // bound first, so that a second router with the same configuration fails before it touches a server
     let listen = config.admin.listen.as_deref();
     let admin = listen.map(|listen| AdminServer::start(listen, monitors.clone())).transpose()?;
@@ -76,8 +75,8 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
         (true, Some(_)) => Some(Lsn::INVALID),
     };
     // not in a process that ends by itself, or skips events that may have to be recovered from the table
-    let keeps_on = !args.until_caught_up && args.accept_gap.is_none();
-    let prunes = keeps_on.then(|| prune::hourly::start(config, of_prunes, stop.clone())).flatten();
+    let may_prune = !args.until_caught_up && args.accept_gap.is_none();
+    let prunes = may_prune.then(|| prune::hourly::start(config, each, stop.clone())).flatten();
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
     if let (Ok(()), Some(until), false) = (&result, until, stop.is_cancelled()) {

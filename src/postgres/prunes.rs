@@ -14,25 +14,25 @@ use crate::error::{Error, ErrorCode};
 use crate::postgres::rows::{begin_read_write, moment, read_write};
 
 /// The functions that a role needs to call.
-pub const FUNCTIONS: [&str; 9] = [
-    "outbox_router.count_prunable(text, timestamptz)",
+pub const FUNCTIONS: [&str; 8] = [
+    "outbox_router.count_prunable(text, timestamptz, bigint)",
     "outbox_router.prune_begin(text)",
     "outbox_router.prune(text, uuid, timestamptz, timestamptz, bigint)",
     "outbox_router.prune_end(text, uuid)",
     "outbox_router.prune_rows(text, uuid, timestamptz, timestamptz, bigint, bigint)",
     "outbox_router.prune_renew(text, uuid, bigint)",
-    "outbox_router.find_prunable(text, timestamptz, bigint)",
-    "outbox_router.find_archived(text, timestamptz, bigint)",
+    "outbox_router.count_archived(text, timestamptz, bigint)",
     "outbox_router.prune_archived(text, uuid, timestamptz, timestamptz, bigint)",
 ];
 
 /// The other functions, which these call.
-pub const INNER_FUNCTIONS: [&str; 6] = [
+pub const INNER_FUNCTIONS: [&str; 7] = [
     "outbox_router.prune_name(text)",
     "outbox_router.prune_condition(text)",
     "outbox_router.prune_from(text)",
     "outbox_router.prune_archive(text)",
     "outbox_router.prune_check(text)",
+    "outbox_router.prune_lease(text, uuid)",
     "outbox_router.prune_from_archive(text)",
 ];
 
@@ -125,22 +125,10 @@ pub async fn is_stored(session: &mut Session, question: &str) -> Result<bool, Er
 /// # Errors
 /// It is not known which rows the routers have delivered, or those of the query.
 pub async fn count_prunable(session: &mut Session, outbox: &str, until: i64) -> Result<Prunable, Error> {
-    let sql = format!(
-        "SELECT deletable, others, first_time, last_time, archive FROM outbox_router.count_prunable({}, {})",
-        literal(outbox),
-        moment(until)
-    );
-    let found = call(session, &sql).await?;
-    let first = found.first();
-    Ok(Prunable {
-        rows: count(first, 0),
-        times: number(first, 2).zip(number(first, 3)),
-        others: count(first, 1),
-        archive: first.and_then(|row| row.get(4)).map(str::to_owned),
-    })
+    count_rows(session, "SET LOCAL lock_timeout = 0", &of_outbox(outbox, until, None)).await
 }
 
-/// Looks for rows of an outbox, as in SQL, inserted before `until`, in microseconds since 1970; at `max_rows` it does not count on.
+/// The same, but counting stops at `max_rows`, and nobody waits long for a lock.
 ///
 /// # Errors
 /// Those of [`count_prunable`].
@@ -150,22 +138,10 @@ pub async fn find_prunable(
     until: i64,
     max_rows: u64,
 ) -> Result<Prunable, Error> {
-    let sql = format!(
-        "SELECT deletable, others, first_time, archive FROM outbox_router.find_prunable({}, {}, {max_rows})",
-        literal(outbox),
-        moment(until)
-    );
-    let found = call(session, &sql).await?;
-    let first = found.first();
-    Ok(Prunable {
-        rows: count(first, 0),
-        times: number(first, 2).map(|time| (time, time)),
-        others: count(first, 1),
-        archive: first.and_then(|row| row.get(3)).map(str::to_owned),
-    })
+    count_rows(session, "SET LOCAL lock_timeout = '1s'", &of_outbox(outbox, until, Some(max_rows))).await
 }
 
-/// The same with rows of its archive.
+/// The same as [`find_prunable`] with rows of the archive.
 ///
 /// # Errors
 /// It has no archive, its rows may not be deleted, or those of the query.
@@ -176,14 +152,31 @@ pub async fn find_archived(
     max_rows: u64,
 ) -> Result<Prunable, Error> {
     let sql = format!(
-        "SELECT deletable, first_time FROM outbox_router.find_archived({}, {}, {max_rows})",
+        "SELECT deletable, first_time, last_time FROM outbox_router.count_archived({}, {}, {max_rows})",
         literal(outbox),
         moment(until)
     );
-    let found = call(session, &sql).await?;
+    count_rows(session, "SET LOCAL lock_timeout = '1s'", &sql).await
+}
+
+fn of_outbox(outbox: &str, until: i64, max_rows: Option<u64>) -> String {
+    let max_rows = max_rows.map_or_else(|| "NULL".to_owned(), |rows| rows.to_string());
+    format!(
+        "SELECT deletable, first_time, last_time, others, archive FROM outbox_router.count_prunable({}, {}, {max_rows})",
+        literal(outbox),
+        moment(until)
+    )
+}
+
+async fn count_rows(session: &mut Session, setting: &str, sql: &str) -> Result<Prunable, Error> {
+    let found = call(session, &format!("{setting}; {sql}")).await?;
     let first = found.first();
-    let times = number(first, 1).map(|time| (time, time));
-    Ok(Prunable { rows: count(first, 0), times, ..Prunable::default() })
+    Ok(Prunable {
+        rows: count(first, 0),
+        times: number(first, 1).zip(number(first, 2)),
+        others: count(first, 3),
+        archive: first.and_then(|row| row.get(4)).map(str::to_owned),
+    })
 }
 
 /// Whether a prune of this outbox, as in SQL, is running.

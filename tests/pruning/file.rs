@@ -9,6 +9,7 @@ use super::interrupted::{Running, deleted};
 use super::*;
 use crate::situations::page::keep;
 use crate::support::comparison::REPLAY;
+use crate::support::eventually::eventually;
 use crate::support::kafka::Record;
 
 /// A folder for an archive, and the name of the file.
@@ -198,10 +199,7 @@ async fn columns_are_those_of_the_moment_in_which_the_rows_are_deleted() {
     let waiting = "SELECT (count(*) > 0)::text FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE NOT l.granted AND d.datname = current_database()";
     let arguments = ["--archive", file.as_str()];
     let (ran, ()) = tokio::join!(prune(&settings, &arguments), async {
-        crate::support::eventually::eventually("the prune waits", async || {
-            (outbox.text(waiting).await == "true").then_some(())
-        })
-        .await;
+        eventually("the prune waits", async || (outbox.text(waiting).await == "true").then_some(())).await;
         open.commit().await.unwrap();
     });
     succeeded(ran, &["Moved 10 rows"]);
@@ -371,7 +369,7 @@ async fn an_interrupted_replay_of_a_file_goes_on_though_the_file_has_grown() {
     let arguments = ["replay", "--from", file.as_str(), "--rate", "50/s", "--yes"];
     let running = Running::of(&settings, folder, &arguments);
     let done = "SELECT coalesce(max(done), 0)::text FROM outbox_router.replays";
-    crate::support::eventually::eventually("some rows are sent", async || {
+    eventually("some rows are sent", async || {
         (outbox.text(done).await.parse::<u64>().unwrap() > 10).then_some(())
     })
     .await;

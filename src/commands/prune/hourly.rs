@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::session::Session;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{tables, verify_archive, verify_stored};
-use crate::commands::connect;
+use super::{before, tables, verify_archive, verify_stored};
+use crate::commands::connect_for_long;
 use crate::commands::times::now;
 use crate::config::{Config, TableName};
 use crate::error::{Error, ErrorCode};
@@ -23,19 +22,19 @@ use crate::quantity::counted;
 /// How often old rows are looked for.
 const INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// When it is tried again after a refusal, which somebody may have corrected.
+/// The wait after a refusal, which somebody may correct.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
-/// When it is tried again after a failure that passes by itself.
+/// The wait after a failure that passes by itself.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the router is active.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the states of the routers are checked.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// How many rows are deleted in one transaction: few, so that applications hardly notice.
 const BATCH: u32 = 500;
 
-/// At so many rows nobody counts on.
+/// Counting stops at this number of rows.
 const SAMPLE: u64 = 10_000;
 
 /// Deletes old rows until `stop`, or until the handle is dropped. `None`: the configuration keeps all. A failure stops nothing else. The
@@ -79,7 +78,7 @@ pub(in crate::commands) fn start(
 /// Waits until every router of this process has verified where it resumes, and delivers.
 async fn active(monitors: &[Monitor]) {
     while !monitors.iter().all(|monitor| matches!(monitor.current_state(), State::Active | State::Ended)) {
-        sleep(LOOK).await;
+        sleep(CHECK).await;
     }
 }
 
@@ -106,19 +105,16 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Returns how many old rows have to stay; [`SAMPLE`] stands for that or more.
     async fn run(&self) -> Result<u64, Error> {
-        let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
         // the router goes on, or does not, whatever becomes of this
-        let connecting = connect(self.config, "prune", startup);
+        let connecting = connect_for_long(self.config, "prune");
         let Some(connected) = self.stop.run_until_cancelled(connecting).await else { return Ok(0) };
         let mut session = connected.map_err(Error::without_router)?;
-        session.set_answer_timeout(None);
         let now = now(&mut session).await?;
-        let before = |age: Duration| now.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
         let (mut kept, mut failed) = (0, None);
         for table in tables(self.config, None)? {
-            let mut pruned = self.outbox(&mut session, table, before(self.keep)).await;
+            let mut pruned = self.outbox(&mut session, table, before(now, self.keep)).await;
             if let Some(keep) = self.config.retention.keep_archived {
-                let archive = self.archive(&mut session, table, before(keep)).await;
+                let archive = self.archive(&mut session, table, before(now, keep)).await;
                 pruned = pruned.and_then(|kept| archive.map(|()| kept));
             }
             match pruned {
@@ -149,8 +145,8 @@ impl Pass<'_> {
         let done = if self.config.retention.archive.is_some() { "archived" } else { "deleted" };
         if found.rows > 0 || found.others >= SAMPLE {
             warn_without_index(session, table, created_at).await?;
-            self.delete(session, &outbox, until, &found, Target::Server, &format!("{done} %1 of {table}"))
-                .await?;
+            let done = |rows: &str| format!("{done} {rows} of {table}");
+            self.delete(session, &outbox, until, &found, Target::Server, done).await?;
         }
         Ok(found.others)
     }
@@ -163,11 +159,11 @@ impl Pass<'_> {
         if found.rows == 0 {
             return Ok(());
         }
-        let done = format!("deleted %1 from the archive of {table}");
-        self.delete(session, &outbox, until, &found, Target::Archived, &done).await
+        let done = |rows: &str| format!("deleted {rows} from the archive of {table}");
+        self.delete(session, &outbox, until, &found, Target::Archived, done).await
     }
 
-    /// Deletes the rows, and logs what is done, with %1 for the number of rows.
+    /// Deletes the rows, and logs what `done` says about them.
     async fn delete(
         &self,
         session: &mut Session,
@@ -175,7 +171,7 @@ impl Pass<'_> {
         until: i64,
         found: &Prunable,
         target: Target<'_>,
-        done: &str,
+        done: impl Fn(&str) -> String,
     ) -> Result<(), Error> {
         let archived = matches!(target, Target::Archived);
         let request = Request { outbox, until, batch: BATCH };
@@ -186,7 +182,7 @@ impl Pass<'_> {
         });
         let ended = ended.await;
         if pruned > 0 {
-            tracing::info!("{}", done.replace("%1", &counted(pruned, "old row")));
+            tracing::info!("{}", done(&counted(pruned, "old row")));
         }
         ended
     }

@@ -2,7 +2,8 @@
 
 pub(super) mod hourly;
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
+use std::time::Duration;
+
 use pg_logical::session::Session;
 use serde::Serialize;
 use tokio::signal::unix::SignalKind;
@@ -11,11 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::progress::CommandProgress;
 use super::signals::cancelled_by;
 use super::times::now;
-use super::{Completion, connect};
-use crate::archive::{
-    self,
-    writer::{Writer, verified},
-};
+use super::{Completion, connect_for_long};
+use crate::archive::on_a_thread;
+use crate::archive::writer::{Writer, verified};
 use crate::cli::prune::PruneArgs;
 use crate::commands::init::is_stored;
 use crate::config::{Config, SHORTEST_KEEP, TableName};
@@ -72,11 +71,8 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
     })?;
     let tables = tables(config, args.table.as_ref())?;
     verify_file(config, args, &tables)?;
-    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
-    let mut session = connect(config, "prune", startup).await?;
-    session.set_answer_timeout(None);
-    let age = i64::try_from(args.older_than.as_micros()).unwrap_or(i64::MAX);
-    let until = now(&mut session).await?.saturating_sub(age);
+    let mut session = connect_for_long(config, "prune").await?;
+    let until = before(now(&mut session).await?, args.older_than);
     let stop = cancelled_by(&[SignalKind::interrupt(), SignalKind::terminate()])?;
     let mut all = Vec::new();
     for table in tables {
@@ -96,6 +92,11 @@ async fn perform(config: &Config, args: &PruneArgs) -> Result<Completion, Error>
     }
     let interrupted = all.iter().any(|pruned| pruned.interrupted);
     Ok(if interrupted { Completion::ProblemsFound } else { Completion::Success })
+}
+
+/// A time this long before another, in microseconds since 1970.
+fn before(now: i64, age: Duration) -> i64 {
+    now.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX))
 }
 
 fn tables<'a>(config: &'a Config, named: Option<&TableName>) -> Result<Vec<&'a TableName>, Error> {
@@ -169,10 +170,9 @@ async fn of_table(
 
 /// Opens the archive file, if one is named. What it has is verified, which may take long.
 async fn open(args: &PruneArgs, table: &TableName) -> Result<Option<Writer>, Error> {
-    let (Some(path), table, dry_run) = (args.archive.clone(), table.to_string(), args.dry_run) else {
-        return Ok(None);
-    };
-    archive::on_a_thread(move || match dry_run {
+    let Some(path) = args.archive.clone() else { return Ok(None) };
+    let (table, dry_run) = (table.to_string(), args.dry_run);
+    on_a_thread(move || match dry_run {
         true if !path.exists() => Ok(None),
         true => verified(&path, &table).map(|_| None),
         false => Writer::open(&path, &table).map(Some),

@@ -10,12 +10,11 @@ mod sending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
 use pg_logical::session::Session;
 use tokio::time::sleep;
 
 use crate::cli::replay::ReplayArgs;
-use crate::commands::{Completion, connect};
+use crate::commands::{Completion, connect_for_long};
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode, Remedy, Step};
@@ -85,10 +84,7 @@ fn user() -> String {
 
 /// A session that may read for long.
 async fn open(config: &Config) -> Result<Session, Error> {
-    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
-    let mut session = connect(config, "replay", startup).await?;
-    session.set_answer_timeout(None);
-    Ok(session)
+    connect_for_long(config, "replay").await
 }
 
 /// Takes a replay over, once the lease of a process that is gone has expired.

@@ -10,7 +10,7 @@ use pg_logical::session::{Row, Session};
 use super::{Asked, Filter, Found, Rows, Wanted};
 use crate::archive::contents::Contents;
 use crate::archive::rows::FileRows;
-use crate::archive::{self, Column};
+use crate::archive::{Column, on_a_thread};
 use crate::commands::replay::arguments::{readable, verify};
 use crate::config::{Config, TableName};
 use crate::error::{Error, ErrorCode};
@@ -35,7 +35,7 @@ pub(super) fn absolute(path: &Path) -> Result<String, Error> {
 /// Reads and verifies the whole file, if one is named.
 pub(super) async fn read(path: Option<&str>) -> Result<Option<Contents>, Error> {
     let Some(path) = path.map(str::to_owned) else { return Ok(None) };
-    archive::on_a_thread(move || Contents::read(Path::new(&path))).await.map(Some)
+    on_a_thread(move || Contents::read(Path::new(&path))).await.map(Some)
 }
 
 /// Identifies the contents, because places in the file order rows of one time.
@@ -53,9 +53,9 @@ pub(super) async fn find(
     let impossible = |what: String, remedy: &str| Error::refused(ErrorCode::ReplayImpossible, what, remedy);
     let Wanted { outbox, since, selection, asked, .. } = wanted;
     let place = selection.file.clone().unwrap_or_default();
-    if let Some(other) = contents.batches().find(|batch| batch.table != outbox.to_string()) {
+    if let Some(other) = contents.other_table(&outbox.to_string()) {
         return Err(impossible(
-            format!("{place} has rows of {}, and not of {outbox}", other.table),
+            format!("{place} has rows of {other}, and not of {outbox}"),
             "Name another file, or use the configuration of that table",
         ));
     }
