@@ -19,6 +19,7 @@ mod heartbeat;
 mod invariants;
 mod messages;
 mod network;
+mod partitions;
 mod password_command;
 mod polling;
 mod postgres_connection;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use super::*;
 use crate::error::{ErrorCode, Exit, Peer};
-use crate::monitor::{Monitor, State, StatusReport, TestClock};
+use crate::monitor::{CountedPartitions, Monitor, State, StatusReport, TestClock};
 use crate::postgres::polling::messages::CountedRows;
 
 /// An endpoint on its own port, and its monitor.
@@ -82,6 +82,7 @@ async fn metrics_contain_every_documented_name() {
     admin.monitor.heartbeat_enabled(Duration::from_secs(1));
     admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
     admin.monitor.retention_enabled();
+    admin.monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions::default());
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {

@@ -1,6 +1,6 @@
 //! Arguments of `init`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pg_logical::Secret;
 
 use super::secret;
@@ -22,6 +22,28 @@ Examples:
   outbox-router init --print-acls          the Kafka ACLs to grant
   outbox-router init --consumer --url postgres://postgres@db/shipping --role shipping";
 
+/// How long a partition is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Period {
+    /// A day in UTC.
+    Day,
+    /// A week that begins on a Monday.
+    Week,
+    /// A month.
+    Month,
+}
+
+impl Period {
+    /// Its name, as in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Period::Day => "day",
+            Period::Week => "week",
+            Period::Month => "month",
+        }
+    }
+}
+
 /// `init`
 #[derive(Debug, Clone, Args)]
 pub struct InitArgs {
@@ -37,6 +59,10 @@ pub struct InitArgs {
     /// Let `run` first send the rows that are in the outbox table before the slot is created
     #[arg(long, conflicts_with_all = ["consumer", "print_sql", "print_acls"])]
     pub backfill: bool,
+
+    /// Create the outbox table with partitions by time, which `run` creates ahead and prune drops whole
+    #[arg(long, value_name = "PERIOD", value_enum, conflicts_with_all = ["consumer", "print_acls"])]
+    pub partitioned: Option<Period>,
 
     /// With --backfill: only rows inserted at this time or later, in UTC, or how long ago, as 30d
     #[arg(long, value_name = "TIME", requires = "backfill")]

@@ -15,6 +15,9 @@ It deletes rows in batches, the oldest first. If `archive` in [retention] names 
 deleted only if the confirmed position of every slot of the router is past it (with polling: if its status is published), and never if it \
 is parked or failed. Applications go on meanwhile. Deletes produce no events.
 
+A partition of a table made with init --partitioned is dropped once its last day is old and nobody needs its rows, or, with an archive or a \
+trigger for deletes, once it is empty.
+
 A business key (idempotency_key) may be used again once its row is deleted, and `replay` no longer finds the row.
 
 Exit codes:

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::AdminServer;
 use crate::cli::RunArgs;
-use crate::commands::prune;
 use crate::commands::signals::at_signal;
+use crate::commands::{partitions, prune};
 use crate::config::Config;
 use crate::contracts::Contracts;
 use crate::error::{Error, ErrorCode};
@@ -76,7 +76,9 @@ pub async fn run(config: &Config, args: &RunArgs) -> Result<(), Error> {
     };
     // not in a process that ends by itself, or skips events that may have to be recovered from the table
     let may_prune = !args.until_caught_up && args.accept_gap.is_none();
-    let prunes = may_prune.then(|| prune::hourly::start(config, each, stop.clone())).flatten();
+    let prunes = may_prune.then(|| prune::hourly::start(config, each.clone(), stop.clone())).flatten();
+    let _partitions =
+        (!args.until_caught_up).then(|| partitions::start(config, each, stop.clone())).flatten();
     let options = RunOptions { accept_gap: args.accept_gap, until, hands_over: false };
     let result = supervisor::run_all(routers, options, &stop).await;
     if let (Ok(()), Some(until), false) = (&result, until, stop.is_cancelled()) {

@@ -200,6 +200,7 @@ codes! {
     PruneImpossible = 8206, "old rows cannot be deleted", None, "";
     PruneRunning = 8207, "another prune or a replay of the table is running", None, "";
     ArchiveUnusable = 8208, "an archive file is altered, truncated, or cannot be used", None, "";
+    PartitionsImpossible = 8209, "partitions of the outbox cannot be created or dropped", None, "";
     // 9000
     Bug = 9001, "a bug in outbox-router", Late, WAIT;
 }

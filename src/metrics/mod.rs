@@ -136,6 +136,10 @@ metrics! {
         "1 if old rows could not be deleted the last time, otherwise 0; only with `retention.keep`.";
     RETENTION_ROWS_KEPT = Gauge "retention_rows_kept" [], Some(Unit::Count),
         "Old rows that had to stay, as if they were not delivered; 10,000 stands for that or more; only with `retention.keep`.";
+    PARTITIONS_AHEAD = Gauge "partitions_ahead" ["table"], Some(Unit::Count),
+        "Partitions of the outbox that begin after now, by outbox table; only after `init --partitioned`.";
+    PARTITION_DEFAULT_ROWS = Gauge "partition_default_rows" ["table"], Some(Unit::Count),
+        "Rows in the default partition of the outbox, by outbox table; 10,000 stands for that or more; only after `init --partitioned`.";
     SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
         "Write-ahead log that may be written before the replication slot may be lost; +Inf without a limit.";
     SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),

@@ -86,6 +86,11 @@ impl Samples<'_> {
                 .set(f64::from(u8::from(retention.problem.is_some())));
             self.gauge(&metrics::RETENTION_ROWS_KEPT, None).set(retention.kept as f64);
         }
+        for of_table in &report.partitions {
+            self.gauge(&metrics::PARTITIONS_AHEAD, Some(&of_table.table)).set(of_table.ahead as f64);
+            self.gauge(&metrics::PARTITION_DEFAULT_ROWS, Some(&of_table.table))
+                .set(of_table.in_default as f64);
+        }
         // infinity, so that an alert on little headroom does not fire where there is no limit
         let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
         self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);

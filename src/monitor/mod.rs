@@ -12,6 +12,7 @@ mod clock;
 mod counts;
 mod exposition;
 mod heartbeat;
+mod partitions;
 mod polling;
 mod positions;
 mod report;
@@ -21,7 +22,7 @@ mod state;
 mod topics;
 mod unsent;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,9 +38,10 @@ pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
+pub use partitions::CountedPartitions;
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Polling, Positions, Problem, Reconnects, Retention,
-    Slot, StatusReport, TopicReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, PartitionsReport, Polling, Positions, Problem,
+    Reconnects, Retention, Slot, StatusReport, TopicReport, Totals,
 };
 pub use shards::Monitors;
 pub use state::{State, StateKind};
@@ -84,6 +86,7 @@ struct Inner {
     heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
     rows: Mutex<Option<CountedRows>>,
     retention: Mutex<Option<retention::RetentionState>>,
+    partitions: Mutex<BTreeMap<String, CountedPartitions>>,
     last_problem: Mutex<Option<Problem>>,
 }
 
@@ -282,6 +285,11 @@ impl Monitor {
         }
     }
 
+    /// The partitions of an outbox that are created ahead. Takes a short lock.
+    pub fn counted_partitions(&self, table: String, counted: CountedPartitions) {
+        lock(&self.0.partitions).insert(table, counted);
+    }
+
     /// The heartbeat is enabled. Until one comes back, its age is measured from now.
     pub fn heartbeat_enabled(&self, interval: Duration) {
         *lock(&self.0.heartbeat) = Some(heartbeat::HeartbeatState::new(interval, self.0.clock.now()));
@@ -371,6 +379,7 @@ impl Monitor {
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
             polling: lock(&inner.rows).as_ref().map(|rows| polling::report(rows, inner.clock.now())),
             retention: lock(&inner.retention).as_ref().map(|state| state.report(inner.clock.now())),
+            partitions: partitions::report(&lock(&inner.partitions), inner.clock.now()),
             dead_letters: DeadLetters {
                 aggregates: inner.parked_aggregates.load(Relaxed),
                 events: inner.parked_events.load(Relaxed),

@@ -49,6 +49,9 @@ pub struct StatusReport {
     /// What was deleted because of `[retention]`; null if `keep` is off.
     #[serde(default)]
     pub retention: Option<Retention>,
+    /// The outbox tables whose partitions the router creates.
+    #[serde(default)]
+    pub partitions: Vec<PartitionsReport>,
     /// Parked events.
     #[serde(default)]
     pub dead_letters: DeadLetters,
@@ -166,6 +169,17 @@ pub struct Retention {
     pub kept: u64,
     /// Why rows could not be deleted the last time; null if they could.
     pub problem: Option<String>,
+}
+
+/// The partitions of an outbox for which `init --partitioned` was run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PartitionsReport {
+    /// The outbox table.
+    pub table: String,
+    /// How many partitions begin after now.
+    pub ahead: u64,
+    /// How many rows the default partition has; 10,000 stands for that or more.
+    pub in_default: u64,
 }
 
 /// Parked events (`[dead_letters]`): those that are parked now, and counts since the process started.

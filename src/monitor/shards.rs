@@ -95,6 +95,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
         slot: slot(shards),
         heartbeat: heartbeat(shards),
         retention: shards.iter().find_map(|shard| shard.retention.clone()),
+        partitions: shards.iter().flat_map(|shard| shard.partitions.clone()).collect(),
         dead_letters: dead_letters(shards),
         totals: Totals {
             events: total(|shard| shard.totals.events),

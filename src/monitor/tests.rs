@@ -207,12 +207,27 @@ fn old_rows_that_were_deleted_are_counted() {
     assert!(metrics_of(&monitor).contains("outbox_router_pruned_rows_total{table=\"archive\"} 2"));
 }
 
+/// Nobody may be able to count them again.
+#[test]
+fn partitions_ahead_become_fewer_with_time() {
+    let (monitor, clock) = Monitor::for_test("r");
+    let after = |seconds: i64| PgTimestamp(clock.now().0 + seconds * 1_000_000);
+    let begins = vec![after(-10), after(10), after(20)];
+    monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions { begins, in_default: 4 });
+    let expected = |ahead| vec![PartitionsReport { table: "public.outbox".to_owned(), ahead, in_default: 4 }];
+    assert_eq!(monitor.snapshot().partitions, expected(2));
+    clock.advance(secs(15));
+    assert_eq!(monitor.snapshot().partitions, expected(1));
+    assert!(metrics_of(&monitor).contains("outbox_router_partitions_ahead{table=\"public.outbox\"} 1"));
+}
+
 #[test]
 fn every_metric_is_present_from_the_start_with_its_help() {
     // metrics by topic appear with the first topic, those of the heartbeat with the first that comes back, those of polling with the
-    // first count, those of retention if it is configured
+    // first count, those of retention if it is configured, those of partitions with the first count
     let (monitor, clock) = Monitor::for_test("r");
     monitor.retention_enabled();
+    monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions::default());
     monitor.counted_rows(CountedRows { due: 1, oldest: None, failed: 0, polled: clock.now() });
     monitor.topic_counters("t");
     monitor.heartbeat_enabled(secs(1));

@@ -12,6 +12,8 @@
 //!    +--> polling                  those of an outbox that is polled
 //!    +--> replays                  who has asked for rows again
 //!    +--> prunes                   deletes rows that every router has delivered
+//!    +--> partitions               creates and drops partitions of an outbox
+//!    |      +--> functions         what these two call
 //!    +--> administrator            what an administrator types where the router's role may not
 //! ```
 //!
@@ -23,8 +25,10 @@ pub mod backfills;
 pub mod bookmarks;
 pub mod catalog;
 pub mod dead_letters;
+pub mod functions;
 pub mod heartbeat;
 pub mod inbox;
+pub mod partitions;
 pub mod polling;
 pub mod prunes;
 pub mod replays;

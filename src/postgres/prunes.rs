@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use pg_logical::QueryError;
 use pg_logical::quoting::literal;
-use pg_logical::server_error::ServerError;
-use pg_logical::session::{Row, Session};
+use pg_logical::session::Session;
 use tokio_postgres::error::SqlState;
 
-use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode};
+use crate::postgres::functions::{call, count, number, query, refused};
 use crate::postgres::rows::{begin_read_write, moment, read_write};
 
 /// The functions that a role needs to call.
@@ -26,7 +25,7 @@ pub const FUNCTIONS: [&str; 8] = [
 ];
 
 /// The other functions, which these call.
-pub const INNER_FUNCTIONS: [&str; 7] = [
+pub const INNER_FUNCTIONS: [&str; 8] = [
     "outbox_router.prune_name(text)",
     "outbox_router.prune_condition(text)",
     "outbox_router.prune_from(text)",
@@ -34,7 +33,12 @@ pub const INNER_FUNCTIONS: [&str; 7] = [
     "outbox_router.prune_check(text)",
     "outbox_router.prune_lease(text, uuid)",
     "outbox_router.prune_from_archive(text)",
+    PARTITION_ROWS,
 ];
+
+/// Of these, the one that the functions of partitions call.
+pub const PARTITION_ROWS: &str =
+    "outbox_router.partition_rows(text, uuid, regclass, timestamptz, timestamptz, boolean)";
 
 /// How long rows may take to be stored.
 const LONGEST_STORE: Duration = Duration::from_secs(45);
@@ -44,9 +48,6 @@ const MAX_BYTES: u32 = 8 << 20;
 
 /// The role that all of them belong to. Nobody can log in as it.
 pub const OWNER: &str = "outbox_router_pruner";
-
-const REMEDY: &str = "Run `outbox-router init --role` with the router's role, which creates what prune needs and lets the role call it; or give \
-                      --url of the role that ran init";
 
 /// The rows of an outbox that were inserted before some time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -318,7 +319,7 @@ impl Lease {
     }
 
     /// The first arguments of the functions that delete rows.
-    fn arguments(&self, since: Option<i64>, until: i64) -> String {
+    pub(super) fn arguments(&self, since: Option<i64>, until: i64) -> String {
         format!(
             "{}, {}, {}, {}",
             literal(&self.outbox),
@@ -339,18 +340,6 @@ impl Lease {
     }
 }
 
-fn number(row: Option<&Row>, column: usize) -> Option<i64> {
-    row.and_then(|row| row.get(column)?.parse().ok())
-}
-
-fn count(row: Option<&Row>, column: usize) -> u64 {
-    number(row, column).and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
-}
-
-async fn call(session: &mut Session, sql: &str) -> Result<Vec<Row>, Error> {
-    query(session, &read_write(sql)).await.map_err(refused)
-}
-
 fn locked(error: QueryError) -> Result<Batch, Error> {
     match error.code() {
         Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Batch::Locked(refused(error))),
@@ -358,35 +347,7 @@ fn locked(error: QueryError) -> Result<Batch, Error> {
     }
 }
 
-/// Leaves no transaction behind.
-async fn query(session: &mut Session, sql: &str) -> Result<Vec<Row>, QueryError> {
-    let answer = session.query(sql).await;
-    if let Err(QueryError::Server { .. }) = &answer {
-        // if that fails, the session has ended with the first error
-        let _ = session.query("ROLLBACK").await;
-    }
-    answer
-}
-
 /// Whether the session has ended: somebody has ended it, or a timeout of transactions.
 fn has_ended(error: &QueryError) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("57") || code.code().starts_with("25P0"))
-}
-
-/// The functions say themselves what is in the way, and what to do about it.
-fn refused(error: QueryError) -> Error {
-    let code = match error.code().map(SqlState::code) {
-        Some("OBR06") => ErrorCode::PruneImpossible,
-        Some("OBR07") => ErrorCode::PruneRunning,
-        // a privilege, or something that does not exist
-        Some(code) if code.starts_with("42") || code == "3F000" => return error.or_remedy(REMEDY),
-        _ => return error.or_remedy("Correct what the message names, and run prune again"),
-    };
-    match error.server_error() {
-        Some(ServerError { message, hint, .. }) => {
-            let remedy = hint.as_deref().map_or(REMEDY, |hint| hint.trim_end_matches('.'));
-            Error::refused(code, message, remedy)
-        }
-        None => error.or_remedy(REMEDY),
-    }
 }

@@ -23,12 +23,12 @@ const LONG_AGO: &str = "clock_timestamp() - interval '40 days'";
 /// The arguments for rows from then.
 const OLD: [&str; 3] = ["prune", "--older-than", "30d"];
 
-async fn prune(settings: &Settings, more: &[&str]) -> Ran {
+pub(crate) async fn prune(settings: &Settings, more: &[&str]) -> Ran {
     settings.run_async(&[&OLD, more].concat()).await
 }
 
 /// What `--json` has printed about the only table.
-fn json(ran: &Ran) -> Value {
+pub(crate) fn json(ran: &Ran) -> Value {
     let printed: Value =
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}{}", ran.out, ran.err));
     printed[0].clone()

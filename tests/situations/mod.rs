@@ -202,6 +202,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::PruneImpossible, Decides("the message names the object and who owns it")),
     (Code::PruneRunning, Decides("the other process has to end")),
     (Code::ArchiveUnusable, Decides("somebody has to find an intact copy, or correct the disk or the name")),
+    (Code::PartitionsImpossible, Decides("the operator knows which table applications should write to")),
     (Code::Bug, Decides("it has to be reported")),
 ];
 

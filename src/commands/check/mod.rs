@@ -12,6 +12,7 @@ mod failover;
 pub(in crate::commands) mod finding;
 mod kafka;
 mod outbox;
+mod partitions;
 mod polling;
 mod positions;
 mod postgres;

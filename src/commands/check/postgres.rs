@@ -8,7 +8,8 @@ use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
 use super::{
-    backfill, dead_letters, failover, outbox, polling, positions, role, rows_kept, server, shards, slot,
+    backfill, dead_letters, failover, outbox, partitions, polling, positions, role, rows_kept, server,
+    shards, slot,
 };
 use crate::commands::connect;
 use crate::commands::server::Server;
@@ -65,6 +66,9 @@ async fn check_in_session(
     if let Some(polling) = &config.polling {
         polling::check(session, config, polling, &server, findings).await?;
         return Ok((OutboxFacts::default(), Vec::new()));
+    }
+    if !server.standby {
+        partitions::check(session, config, findings).await?;
     }
     let catalog = Catalog::query(session, &config.postgres, &config.outbox).await?;
     server::check_settings(&server, config, &catalog, findings);

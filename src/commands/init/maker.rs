@@ -15,6 +15,7 @@ use crate::advice::{self, LOCK_REMEDY, OrRemedy};
 use crate::commands::{CONNECT_TIMEOUT, say_wait};
 use crate::error::{Error, ErrorCode, Remedy};
 use crate::postgres::administrator;
+use crate::postgres::functions::refused;
 use crate::terminal;
 
 /// The `application_name` of its sessions.
@@ -194,7 +195,12 @@ pub(super) fn cannot(verb: &str, what: &str, error: QueryError, remedy: impl Int
             format!("{}, and run init again", LOCK_REMEDY),
         );
     }
-    match error.or_remedy(remedy) {
+    let error = match error.code().is_some_and(|code| code.code().starts_with("OBR")) {
+        // a function of the router's schema says what to do
+        true => refused(error),
+        false => error.or_remedy(remedy),
+    };
+    match error {
         Error::Definite(mut definite) => {
             definite.what = format!("cannot {verb} the {what}: {}", definite.what);
             Error::Definite(definite)

@@ -12,6 +12,7 @@ mod maker;
 mod migrations;
 mod object;
 mod outbox_table;
+mod partition_triggers;
 mod partitions;
 mod polling;
 mod privileges;
@@ -30,12 +31,13 @@ use super::server::Server;
 use super::signals::cancelled_by;
 use super::{connection_of, say_wait};
 use crate::cli::init::InitArgs;
-use crate::config::Config;
+use crate::config::{Config, Outbox as OutboxConfig, TableName};
 use crate::error::{Error, ErrorCode, with_config_file};
 use crate::outbox::Outbox;
 use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
 };
+use crate::postgres::partitions::{count_partitions, create_next};
 use crate::postgres::{backfills, slot_record};
 use crate::routing::Router;
 use crate::terminal;
@@ -56,9 +58,12 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     if args.print_acls {
         return terminal::print(&acls::commands(config));
     }
+    if args.partitioned.is_some() {
+        partitions::check(config)?;
+    }
     if args.print_sql {
         let role = args.role.as_deref().unwrap_or(&config.postgres.conninfo.user);
-        return terminal::print(&script::script(config, role));
+        return terminal::print(&script::script(config, role, args.partitioned));
     }
     if args.backfill {
         backfill::check(config)?;
@@ -145,27 +150,44 @@ impl<'a> Init<'a> {
             self.maker.make(&polling::wake_function()).await?;
         }
         for name in &config.outbox.tables {
-            let table = outbox_table::object(config, name);
-            if self.maker.is_there(&table.name, &table.there).await? {
+            let table = outbox_table::object(config, name, self.args.partitioned);
+            let existed = self.maker.is_there(&table.name, &table.there).await?;
+            if existed {
                 outbox_table::verify(&mut self.maker.session, config, outbox, name).await?;
             } else {
                 outbox_table::refuse_unknown_columns(config, outbox, name)?;
             }
             self.maker.make(&table).await?;
+            if let (true, Some(period)) = (existed, self.args.partitioned) {
+                self.maker.make(&partitions::registration(config, name, period)).await?;
+            }
             let trigger = polling::trigger(name);
             if polling::wakes(config) && !self.maker.is_there(&trigger.name, &trigger.there).await? {
                 self.maker.make(&trigger).await?;
             }
         }
+        let managed = self.managed_tables().await?;
+        if self.args.partitioned.is_some() && managed.is_empty() {
+            return Err(partitions::refused(config));
+        }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
-        if let ([table], Some(function)) =
-            (config.outbox.tables.as_slice(), business_key::object(&config.outbox))
-            && !self.maker.is_there("table", &business_key::is_partitioned(table)).await?
+        let mut filled = config.outbox.clone();
+        if let [table] = filled.tables.as_slice()
+            && self.maker.is_there("table", &business_key::is_partitioned(table)).await?
         {
+            filled = partitions::without_keys(&filled);
+        }
+        if let Some(function) = business_key::object(&filled) {
             self.maker.make(&function).await?;
         }
         self.maker.make_all(&retention::objects(config)).await?;
-        let emit = self.make_emit().await?;
+        if let Some(first) = managed.first() {
+            self.maker.make(&partitions::owner_of_functions(first)).await?;
+        }
+        for table in managed {
+            self.create_partitions(table).await?;
+        }
+        let emit = self.make_emit(&filled).await?;
         let mut password = String::new();
         if let Some(role) = self.role {
             password = password_step(&mut self.maker, role).await?;
@@ -186,7 +208,7 @@ impl<'a> Init<'a> {
             }
             self.maker.make(&publication).await?;
         }
-        for object in [publication::guard(config), partitions::object(config)].into_iter().flatten() {
+        for object in [publication::guard(config), partition_triggers::object(config)].into_iter().flatten() {
             if !self.maker.is_there(&object.name, &object.there).await? {
                 self.maker.make(&object).await?;
             }
@@ -217,9 +239,30 @@ impl<'a> Init<'a> {
         self.print_next_steps(&password, emit, &open, !others.is_empty())
     }
 
+    /// The tables whose partitions the router creates.
+    async fn managed_tables(&mut self) -> Result<Vec<&'a TableName>, Error> {
+        let mut managed = Vec::new();
+        for table in &self.config.outbox.tables {
+            if self.maker.is_there("table of partitions", &partitions::are_managed(table)).await? {
+                managed.push(table);
+            }
+        }
+        Ok(managed)
+    }
+
+    /// One transaction each, so that nobody waits for all of them.
+    async fn create_partitions(&mut self, table: &TableName) -> Result<(), Error> {
+        let what = partitions::ahead(table).name;
+        let session = &mut self.maker.session;
+        if !count_partitions(session, &table.in_sql(), 0).await?.missing {
+            return self.maker.say(&what, "exist already");
+        }
+        while create_next(session, &table.in_sql()).await?.is_some() {}
+        self.maker.say_change(&what, "created")
+    }
+
     /// Whether there is such a function.
-    async fn make_emit(&mut self) -> Result<bool, Error> {
-        let outbox = &self.config.outbox;
+    async fn make_emit(&mut self, outbox: &OutboxConfig) -> Result<bool, Error> {
         let Some(emit) = outbox_table::emit(outbox) else {
             if !outbox.tables.is_empty() {
                 let skipped = "left out: it supports only one outbox table";

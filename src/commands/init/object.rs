@@ -136,3 +136,29 @@ pub(super) fn privilege_and_update(
         ..Object::default()
     }
 }
+
+/// USAGE on the router's schema, and EXECUTE on some of its functions.
+pub(super) fn privilege_to_call(role: &str, verb: &str, purpose: &str, functions: &[&str]) -> Object {
+    let (name, text) = (quoting::identifier(role), literal(role));
+    // the script creates the role and the functions earlier, but they do not exist yet when the script is parsed
+    let may = |function: &&str| {
+        format!(
+            "pg_catalog.has_function_privilege(r.oid, pg_catalog.to_regprocedure('{function}'), 'EXECUTE')"
+        )
+    };
+    Object {
+        name: format!("privilege of {name} to {verb}"),
+        purpose: purpose.to_owned(),
+        there: format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text}\n    \
+             AND pg_catalog.has_schema_privilege(r.oid, pg_catalog.to_regnamespace('outbox_router'), 'USAGE')\n    AND {})",
+            functions.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
+        ),
+        make: format!(
+            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT EXECUTE ON FUNCTION {} TO {name};",
+            functions.join(",\n  ")
+        ),
+        done: "granted",
+        ..Object::default()
+    }
+}

@@ -6,7 +6,8 @@ use pg_logical::{Oid, quoting};
 
 use super::business_key::{self, FIRST_EVENT};
 use super::object::{Object, router_function};
-use super::polling;
+use super::{partitions, polling};
+use crate::cli::init::Period;
 use crate::commands::columns;
 use crate::config::{Columns, Config, Outbox as OutboxConfig, TableName};
 use crate::error::{Error, ErrorCode};
@@ -14,10 +15,12 @@ use crate::outbox::{FIELDS, Field, Outbox, OutboxError, named_by};
 use crate::postgres::catalog::{self, Catalog};
 use crate::postgres::polling::table::wake_trigger;
 
+const ID_DEFAULT: &str = "DEFAULT outbox_router.uuid_v7()";
+
 /// A column's type and constraints.
 fn definition(field: Field, name: &str) -> String {
     let fixed = match field {
-        Field::Id => "uuid PRIMARY KEY DEFAULT outbox_router.uuid_v7()",
+        Field::Id => return format!("uuid PRIMARY KEY {ID_DEFAULT}"),
         Field::AggregateType | Field::AggregateId | Field::EventType => "text NOT NULL",
         Field::Payload => "jsonb",
         Field::Headers => "jsonb NOT NULL DEFAULT '{}'",
@@ -41,7 +44,7 @@ fn columns(columns: &Columns) -> Vec<(Field, &str)> {
     found
 }
 
-pub(super) fn object(config: &Config, table: &TableName) -> Object {
+pub(super) fn object(config: &Config, table: &TableName, partitioned: Option<Period>) -> Object {
     Object {
         name: format!("table {}", table.in_sql()),
         purpose: "The outbox: applications insert into it in the transaction that changes their own rows"
@@ -52,7 +55,8 @@ pub(super) fn object(config: &Config, table: &TableName) -> Object {
             literal(&table.schema),
             literal(&table.name)
         ),
-        make: create(config, table),
+        make: create(config, table, partitioned),
+        done: if partitioned.is_some() { "created, with partitions" } else { "created" },
         ..Object::default()
     }
 }
@@ -92,22 +96,38 @@ pub(super) fn emit(outbox: &OutboxConfig) -> Option<Object> {
     })
 }
 
-/// The statements that create a table and its index.
-fn create(config: &Config, table: &TableName) -> String {
-    let outbox = &config.outbox;
+/// The statements that create a table, its indexes and its partitions.
+fn create(config: &Config, table: &TableName, partitioned: Option<Period>) -> String {
+    let outbox = &match partitioned {
+        Some(_) => partitions::without_keys(&config.outbox),
+        None => config.outbox.clone(),
+    };
     let name = table.in_sql();
     let mut lines: Vec<String> = columns(&outbox.columns)
         .into_iter()
-        .map(|(field, name)| format!("  {} {}", quoting::identifier(name), definition(field, name)))
+        .map(|(field, name)| {
+            let definition = match (field, partitioned) {
+                (Field::Id, Some(_)) => format!("uuid NOT NULL {ID_DEFAULT}"),
+                _ => definition(field, name),
+            };
+            format!("  {} {definition}", quoting::identifier(name))
+        })
         .collect();
     lines.extend(config.polling.iter().flat_map(polling::columns));
+    let mut partition_by = String::new();
+    if let (Some(_), Some(created_at)) = (partitioned, Field::CreatedAt.column(&outbox.columns)) {
+        let (id, created_at) = (quoting::identifier(&outbox.columns.id), quoting::identifier(created_at));
+        // a unique index has to contain the partition key
+        lines.push(format!("  PRIMARY KEY ({id}, {created_at})"));
+        partition_by = format!(" PARTITION BY RANGE ({created_at})");
+    }
     let mut indexed: Vec<String> = Vec::new();
     for field in [Field::AggregateType, Field::AggregateId, Field::CreatedAt] {
         let column = field.column(&outbox.columns).map(quoting::identifier);
         indexed.extend(column.filter(|column| !indexed.contains(column)));
     }
     let mut statements = vec![
-        format!("CREATE TABLE {name} (\n{}\n);", lines.join(",\n")),
+        format!("CREATE TABLE {name} (\n{}\n){partition_by};", lines.join(",\n")),
         format!("CREATE INDEX ON {name} ({});", indexed.join(", ")),
     ];
     if let Some(column) = Field::CreatedAt.column(&outbox.columns) {
@@ -119,6 +139,9 @@ fn create(config: &Config, table: &TableName) -> String {
     statements.extend(config.polling.iter().flat_map(|polling| polling::indexes(outbox, polling)));
     if polling::wakes(config) {
         statements.push(wake_trigger(table));
+    }
+    if let Some(period) = partitioned {
+        statements.extend([partitions::register(table, period), partitions::create_all(table)]);
     }
     statements.join("\n")
 }

@@ -1,125 +1,186 @@
-//! Event triggers for a partitioned outbox. If a partition with rows is attached, or a partition was unlogged for a time, the
-//! stream does not contain its rows, and the catalogues do not show it. So the triggers run an ALTER PUBLICATION without effect
-//! in the same transaction: the router sees an altered publication and stops (tried on 14, 15 and 18).
+//! `init --partitioned`: an outbox that is partitioned by the time of its rows, and its partitions.
 
-use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, outbox_tables};
-use crate::config::Config;
-use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
+use super::object::{Object, privilege_to_call};
+use crate::cli::init::Period;
+use crate::config::{Config, Outbox as OutboxConfig, TableName};
+use crate::error::{Error, ErrorCode};
+use crate::outbox::Field;
+use crate::postgres::partitions::{FUNCTIONS, INNER_FUNCTIONS, TABLE};
+use crate::postgres::prunes::PARTITION_ROWS;
 
-const FUNCTION: &str = "outbox_router.partition_brings_rows()";
+/// Refuses a configuration that fits no partitioned outbox.
+pub(super) fn check(config: &Config) -> Result<(), Error> {
+    let columns = &config.outbox.columns;
+    let (what, remedy) = if config.outbox.tables.is_empty() {
+        ("no outbox table is configured", "Name one as `[outbox] table`")
+    } else if config.polling.is_some() {
+        ("this router polls, and only a table without partitions can be polled", "Leave out --partitioned")
+    } else if Field::CreatedAt.column(columns).is_none() {
+        (
+            "`[outbox.columns] created_at` is false, and the time of the insert decides about the partition",
+            "Name the column with that time",
+        )
+    } else if columns.idempotency_key_required {
+        (
+            "`[outbox.columns] idempotency_key` is set, and Postgres cannot keep a key unique across partitions",
+            "Remove it, or leave out --partitioned",
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(ErrorCode::CommandLine, format!("--partitioned: {what}"), remedy))
+}
 
-/// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row belongs to the current transaction if it
-/// is visible while its transaction is in progress. Then `age` is 0, or slightly negative for a subtransaction; a frozen row
-/// may look much newer, and the server may not know the status of its transaction. An error must not fail the application's
-/// ALTER TABLE, so it becomes a warning.
-const BODY: &str = "
-DECLARE
-  part regclass;
-  attached_by xid8;
-  parts regclass[] := '{}';
-  leaf regclass;
-  filled boolean := false;
-  publications name[];
-  publication name;
-  hint CONSTANT text := 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
-BEGIN
-  IF tg_event = 'table_rewrite' THEN
-    -- 1: it becomes unlogged, or logged again
-    IF pg_event_trigger_table_rewrite_reason() & 1 = 0 THEN
-      RETURN;
-    END IF;
-    filled := true;
-    parts := ARRAY[pg_event_trigger_table_rewrite_oid()::regclass];
-  ELSE
-    FOR part, attached_by IN
-      SELECT newest.inhrelid, (pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8
-      FROM pg_event_trigger_ddl_commands() d CROSS JOIN LATERAL (
-        SELECT i.inhrelid, i.xmin FROM pg_inherits i
-        WHERE i.inhparent = d.objid AND age(i.xmin) BETWEEN -1000000 AND 0
-        ORDER BY age(i.xmin), i.cmin::text::bigint DESC LIMIT 1) newest
-      WHERE d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_partition_ancestors(d.objid))
-    LOOP
-      BEGIN
-        CONTINUE WHEN pg_xact_status(attached_by) IS DISTINCT FROM 'in progress';
-      EXCEPTION WHEN invalid_parameter_value THEN
-        CONTINUE;
-      END;
-      parts := parts || part;
-    END LOOP;
-  END IF;
-  FOREACH part IN ARRAY parts LOOP
-    publications := ARRAY(
-      SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
-      JOIN pg_namespace n ON n.nspname = t.schemaname
-      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-      WHERE p.pubviaroot AND c.oid IN (SELECT relid FROM pg_partition_ancestors(part)));
-    -- tables of others are not read, and neither are foreign ones, with the rights of a superuser
-    CONTINUE WHEN publications = '{}';
-    FOR leaf IN
-      SELECT t.relid FROM pg_partition_tree(part) t JOIN pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
-    LOOP
-      EXIT WHEN filled;
-      EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', leaf) INTO filled;
-    END LOOP;
-    CONTINUE WHEN NOT filled;
-    FOREACH publication IN ARRAY publications LOOP
-      BEGIN
-        -- of two transactions that alter a publication at once, the second would fail
-        PERFORM pg_advisory_xact_lock(hashtextextended('outbox_router.partition_brings_rows', 0));
-        EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
-        RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
-      EXCEPTION WHEN OTHERS THEN
-        RAISE WARNING 'outbox-router does not see the rows of partition %: publication % could not be altered: %',
-          part, publication, SQLERRM USING HINT = hint;
-      END;
-    END LOOP;
-    RETURN;
-  END LOOP;
-EXCEPTION WHEN OTHERS THEN
-  RAISE WARNING 'outbox-router may not see the rows of %: %', coalesce('partition ' || part, 'a partition'), SQLERRM
-    USING HINT = hint;
-END
-";
+/// The outbox without the column that would have to be unique.
+pub(super) fn without_keys(outbox: &OutboxConfig) -> OutboxConfig {
+    let mut outbox = outbox.clone();
+    outbox.columns.idempotency_key = None;
+    outbox
+}
 
-/// `None`: there is no outbox table.
-pub(super) fn object(config: &Config) -> Option<Object> {
-    let tables = outbox_tables(config)?;
-    let partitioned = format!("EXISTS (SELECT {tables} AND c.relkind = 'p')");
-    let [attach, rewrite] = PARTITION_TRIGGERS;
-    let as_made = format!(
-        "EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace\n    \
-         WHERE n.nspname = 'outbox_router' AND p.proname = 'partition_brings_rows' AND p.prosrc = {})",
-        literal(BODY)
-    );
-    Some(Object {
-        name: format!("event triggers {attach} and {rewrite}"),
-        purpose: "Made only for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows \
-                  that no stream holds: these alter the publication then, without changing it, which stops the router"
-            .to_owned(),
+/// An expression: the router creates the partitions of this outbox.
+pub(super) fn are_managed(table: &TableName) -> String {
+    let outbox = literal(&table.in_sql());
+    format!(
+        "(EXISTS (SELECT FROM {TABLE} p WHERE p.outbox = {outbox})\n  AND outbox_router.partition_column({outbox}) IS NOT NULL)"
+    )
+}
+
+/// The statements that make the router create the partitions.
+pub(super) fn register(table: &TableName, period: Period) -> String {
+    format!(
+        "INSERT INTO {TABLE} VALUES ({}, '{}')\n  ON CONFLICT (outbox) DO UPDATE SET period = excluded.period;",
+        literal(&table.in_sql()),
+        period.name()
+    )
+}
+
+/// The statements that create all partitions that are missing.
+pub(super) fn create_all(table: &TableName) -> String {
+    let outbox = literal(&table.in_sql());
+    format!(
+        "DO $$ BEGIN\n  WHILE outbox_router.create_partition({outbox}) IS NOT NULL LOOP END LOOP;\nEND $$;"
+    )
+}
+
+/// Registers a table that exists.
+pub(super) fn registration(config: &Config, table: &TableName, period: Period) -> Object {
+    let column = Field::CreatedAt.column(&config.outbox.columns).unwrap_or_default();
+    Object {
+        name: format!("partitioning of {}", table.in_sql()),
+        purpose: "The router creates the partitions of this table, and drops old ones".to_owned(),
         there: format!(
-            "(NOT {partitioned}\n  OR {as_made}\n  AND {})",
-            catalog::partition_triggers_fire()
+            "EXISTS (SELECT FROM {TABLE} p WHERE (p.outbox, p.period) = ({}, '{}'))",
+            literal(&table.in_sql()),
+            period.name()
+        ),
+        possible: Some((
+            format!(
+                "(outbox_router.partition_column({}) IS NOT DISTINCT FROM {})",
+                literal(&table.in_sql()),
+                literal(column)
+            ),
+            format!("it is not partitioned by a range of its column {column}, of the type timestamptz"),
+        )),
+        make: register(table, period),
+        done: "stored",
+        ..Object::default()
+    }
+}
+
+/// The same for the script, and for a table that exists.
+pub(super) fn ahead(table: &TableName) -> Object {
+    Object {
+        name: format!("partitions of {}", table.in_sql()),
+        purpose: "The partitions of the next days or months, and one for all other rows".to_owned(),
+        there: format!(
+            "(SELECT c.missing IS NOT TRUE FROM outbox_router.count_partitions({}, now()) c)",
+            literal(&table.in_sql())
+        ),
+        make: create_all(table),
+        ..Object::default()
+    }
+}
+
+/// The functions belong to the owner of the table: nobody else can create partitions, and code of the table, such as an expression of an
+/// index, runs with no other rights.
+pub(super) fn owner_of_functions(table: &TableName) -> Object {
+    let outbox = literal(&table.in_sql());
+    let functions: Vec<&str> = INNER_FUNCTIONS.into_iter().chain(FUNCTIONS).collect();
+    let owned: Vec<String> = functions
+        .iter()
+        .map(|function| {
+            format!(
+                "EXISTS (SELECT FROM pg_catalog.pg_proc p, pg_catalog.pg_class c WHERE p.oid = pg_catalog.to_regprocedure('{function}')\n    \
+                 AND c.oid = pg_catalog.to_regclass({outbox}) AND p.proowner = c.relowner)"
+            )
+        })
+        .collect();
+    let alter: Vec<String> = functions
+        .iter()
+        .map(|function| format!("  EXECUTE 'ALTER FUNCTION {function} OWNER TO ' || owner;"))
+        .collect();
+    Object {
+        name: "functions of partitions".to_owned(),
+        purpose: "They run with the rights of the outbox's owner".to_owned(),
+        there: format!(
+            "(NOT {}\n  OR {}\n  AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({outbox})\n    \
+             AND pg_catalog.has_function_privilege(c.relowner, pg_catalog.to_regprocedure('{PARTITION_ROWS}'), 'EXECUTE')\n    \
+             AND pg_catalog.has_schema_privilege(c.relowner, pg_catalog.to_regnamespace('outbox_router'), 'USAGE')))",
+            are_managed(table),
+            owned.join("\n  AND ")
         ),
         possible: Some((
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
-            "only a superuser can create them. Without them, events of a partition that is attached with rows or is made unlogged for \
-             a time are lost unnoticed: run init again as a superuser, with --url"
-                .to_owned(),
+            "a superuser has to run init once, because the table belongs to another role. Until then, partitions are not created".to_owned(),
         )),
         make: format!(
-            "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\
-             CREATE OR REPLACE FUNCTION {FUNCTION} RETURNS event_trigger\nLANGUAGE plpgsql SECURITY DEFINER\n\
-             SET search_path = pg_catalog, pg_temp\nAS {};\n\
-             ALTER FUNCTION {FUNCTION} OWNER TO CURRENT_USER;\n\
-             REVOKE ALL ON FUNCTION {FUNCTION} FROM PUBLIC;\n\
-             CREATE EVENT TRIGGER {attach} ON ddl_command_end WHEN TAG IN ('ALTER TABLE')\n  EXECUTE FUNCTION {FUNCTION};\n\
-             CREATE EVENT TRIGGER {rewrite} ON table_rewrite\n  EXECUTE FUNCTION {FUNCTION};",
-            quoting::dollar_quoted(BODY),
+            "DO $$ DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({outbox}));\n  \
+             may_create CONSTANT boolean := pg_catalog.has_schema_privilege(owner, 'outbox_router', 'CREATE');\nBEGIN\n  \
+             EXECUTE 'GRANT USAGE, CREATE ON SCHEMA outbox_router TO ' || owner;\n{}\n  \
+             IF NOT may_create THEN\n    EXECUTE 'REVOKE CREATE ON SCHEMA outbox_router FROM ' || owner;\n  END IF;\n  \
+             EXECUTE 'GRANT EXECUTE ON FUNCTION {PARTITION_ROWS} TO ' || owner;\nEND $$;",
+            alter.join("\n")
         ),
-        done: "created; they stop the router when a partition contains rows that are not in the stream",
+        done: "given to the owner of the table",
         ..Object::default()
-    })
+    }
+}
+
+/// Ends the script if no table is partitioned.
+pub(super) fn assertion(config: &Config) -> Object {
+    let managed: Vec<String> = config.outbox.tables.iter().map(are_managed).collect();
+    Object {
+        name: "partitions".to_owned(),
+        purpose: "Ends here if no table is partitioned: existing ones are not changed".to_owned(),
+        there: format!("({})", managed.join("\n  OR ")),
+        make: format!("RAISE {};", literal(&not_partitioned(config).replace('%', "%%"))),
+        ..Object::default()
+    }
+}
+
+fn not_partitioned(config: &Config) -> String {
+    format!("{} exists, and is not partitioned by the time of its rows", config.outbox.table_names())
+}
+
+/// No table is partitioned, though that was asked for.
+pub(super) fn refused(config: &Config) -> Error {
+    Error::refused(
+        ErrorCode::PartitionsImpossible,
+        not_partitioned(config),
+        "Let init create a partitioned table beside it, and have applications write to that one: the documentation about partitions has the \
+         steps",
+    )
+}
+
+/// EXECUTE on the functions that create and drop partitions.
+pub(super) fn privilege(role: &str) -> Object {
+    privilege_to_call(
+        role,
+        "create partitions",
+        "It may call the functions that create and drop partitions of an outbox, and owns no partition",
+        &FUNCTIONS,
+    )
 }

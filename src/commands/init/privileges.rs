@@ -8,7 +8,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::object::{Object, table_privilege};
-use super::{polling, retention};
+use super::{partitions, polling, retention};
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
 use crate::postgres::{backfills, dead_letters, heartbeat};
@@ -42,7 +42,7 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
         objects.push(table_privilege(role, SlotRecord::TABLE, &SlotRecord::REQUIRED_PRIVILEGES, purpose));
     }
     if !config.outbox.tables.is_empty() {
-        objects.push(retention::privilege(role));
+        objects.extend([retention::privilege(role), partitions::privilege(role)]);
     }
     objects
 }

@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, privilege_and_update};
+use super::object::{Object, privilege_and_update, privilege_to_call};
 use crate::config::{Config, TableName};
 use crate::outbox::Field;
 use crate::postgres::prunes::{FUNCTIONS, INNER_FUNCTIONS, OWNER};
@@ -217,27 +217,10 @@ fn readers(config: &Config, table: &TableName, created_at: &str) -> Object {
 
 /// EXECUTE on the functions that delete rows.
 pub(super) fn privilege(role: &str) -> Object {
-    let (name, text) = (quoting::identifier(role), literal(role));
-    // the script creates the role and the functions earlier, but they do not exist yet when the script is parsed
-    let may = |function: &&str| {
-        format!(
-            "pg_catalog.has_function_privilege(r.oid, pg_catalog.to_regprocedure('{function}'), 'EXECUTE')"
-        )
-    };
-    Object {
-        name: format!("privilege of {name} to prune"),
-        purpose: "It may call the functions that delete old rows, and has no privilege to delete others"
-            .to_owned(),
-        there: format!(
-            "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text}\n    \
-             AND pg_catalog.has_schema_privilege(r.oid, pg_catalog.to_regnamespace('outbox_router'), 'USAGE')\n    AND {})",
-            FUNCTIONS.iter().map(may).collect::<Vec<_>>().join("\n    AND ")
-        ),
-        make: format!(
-            "GRANT USAGE ON SCHEMA outbox_router TO {name};\nGRANT EXECUTE ON FUNCTION {} TO {name};",
-            FUNCTIONS.join(",\n  ")
-        ),
-        done: "granted",
-        ..Object::default()
-    }
+    privilege_to_call(
+        role,
+        "prune",
+        "It may call the functions that delete old rows, and has no privilege to delete others",
+        &FUNCTIONS,
+    )
 }

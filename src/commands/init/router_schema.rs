@@ -6,7 +6,16 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
     what: "router's schema",
     title: "schema outbox_router",
     history: "outbox_router.refinery_schema_history",
-    tables: &["dead_letters", "slots", "poll_claims", "replays", "backfills", "retention", "prunes"],
+    tables: &[
+        "dead_letters",
+        "slots",
+        "poll_claims",
+        "replays",
+        "backfills",
+        "retention",
+        "prunes",
+        "partitioned",
+    ],
     files: &[
         migration!("", 1, "router_schema"),
         migration!("", 2, "dead_letters"),
@@ -19,6 +28,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         migration!("", 9, "prunes"),
         migration!("", 10, "prune_to_file"),
         migration!("", 11, "archived_rows"),
+        migration!("", 12, "partitioned"),
     ],
 };
 
@@ -43,6 +53,7 @@ mod tests {
             "284956810600087984",
             "5691544329805199504",
             "11979374216111203089",
+            "10165149411678816825",
         ];
         assert_eq!(checksums, known);
     }

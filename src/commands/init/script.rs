@@ -6,15 +6,16 @@ use pg_logical::quoting::literal;
 use super::grants;
 use super::object::{self, Object};
 use super::{
-    business_key, emit_message, outbox_table, partitions, polling, privileges, publication, retention,
-    router_schema,
+    business_key, emit_message, outbox_table, partition_triggers, partitions, polling, privileges,
+    publication, retention, router_schema,
 };
+use crate::cli::init::Period;
 use crate::commands::server::FAILOVER_SLOTS;
 use crate::config::Config;
 use crate::postgres::{backfills, slot_record};
 
 /// The whole script.
-pub(super) fn script(config: &Config, role: &str) -> String {
+pub(super) fn script(config: &Config, role: &str, partitioned: Option<Period>) -> String {
     let shards = if config.polling.is_none() { config.every_shard() } else { Vec::new() };
     let mut text = format!(
         "-- What outbox-router {} needs in Postgres, for the router {}.\n\
@@ -43,16 +44,28 @@ pub(super) fn script(config: &Config, role: &str) -> String {
     }
     let mut parts: Vec<Object> = object::outbox_schemas(config);
     parts.extend(polling::wakes(config).then(polling::wake_function));
-    parts.extend(config.outbox.tables.iter().map(|table| outbox_table::object(config, table)));
-    parts.extend(business_key::object(&config.outbox));
-    parts.extend(outbox_table::emit(&config.outbox));
+    let mut filled = config.outbox.clone();
+    if partitioned.is_some() {
+        filled = partitions::without_keys(&filled);
+    }
+    for table in &config.outbox.tables {
+        parts.push(outbox_table::object(config, table, partitioned));
+        parts.extend(partitioned.map(|period| partitions::registration(config, table, period)));
+    }
+    parts.extend(partitioned.map(|_| partitions::assertion(config)));
+    parts.extend(business_key::object(&filled));
+    parts.extend(outbox_table::emit(&filled));
     parts.extend(emit_message::objects(&config.outbox));
     parts.extend(retention::objects(config));
+    if let (Some(_), Some(first)) = (partitioned, config.outbox.tables.first()) {
+        parts.push(partitions::owner_of_functions(first));
+        parts.extend(config.outbox.tables.iter().map(partitions::ahead));
+    }
     parts.extend(privileges::objects(config, role));
     parts.extend(shards.iter().map(publication::object));
     if !shards.is_empty() {
         parts.extend(publication::guard(config));
-        parts.extend(partitions::object(config));
+        parts.extend(partition_triggers::object(config));
     }
     for object in &parts {
         add(&object.purpose, &guarded(object));

@@ -3,33 +3,21 @@
 use std::time::Duration;
 
 use pg_logical::session::Session;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{before, tables, verify_archive, verify_stored};
+use super::{before, tables, verify_archive, verify_stored, whole_periods};
 use crate::commands::connect_for_long;
+use crate::commands::hourly::{Pass, all_active, repeat};
 use crate::commands::times::now;
 use crate::config::{Config, TableName};
 use crate::error::{Error, ErrorCode};
-use crate::monitor::{Monitor, State};
+use crate::monitor::Monitor;
 use crate::outbox::Field;
 use crate::postgres::prunes::{Prunable, find_archived, find_prunable, is_running};
 use crate::postgres::rows::order::warn_without_index;
 use crate::pruning::{self, Request, Target};
 use crate::quantity::counted;
-
-/// How often old rows are looked for.
-const INTERVAL: Duration = Duration::from_secs(3_600);
-
-/// The wait after a refusal, which somebody may correct.
-const RETRY_REFUSED: Duration = Duration::from_secs(300);
-
-/// The wait after a failure that passes by itself.
-const RETRY: Duration = Duration::from_secs(60);
-
-/// How often the states of the routers are checked.
-const CHECK: Duration = Duration::from_secs(1);
 
 /// How many rows are deleted in one transaction: few, so that applications hardly notice.
 const BATCH: u32 = 500;
@@ -46,72 +34,58 @@ pub(in crate::commands) fn start(
 ) -> Option<AbortOnDropHandle<()>> {
     let keep = config.retention.keep?;
     let monitor = monitors.first()?.clone();
-    let config = config.clone();
     monitor.retention_enabled();
-    let prunes = async move {
-        let mut logged = None;
-        // after the loss of a slot, somebody may have to save rows before they are deleted
-        while stop.run_until_cancelled(active(&monitors)).await.is_some() {
-            let pruned = Pass { config: &config, keep, monitor: &monitor, stop: &stop }.run().await;
-            if stop.is_cancelled() {
-                break;
-            }
-            let wait = match &pruned {
-                Ok(_) => INTERVAL,
-                Err(Error::Transient(_)) => RETRY,
-                Err(Error::Definite(_)) => RETRY_REFUSED,
-            };
-            let problem = pruned.as_ref().err().map(ToString::to_string);
-            if let Err(error) = &pruned
-                && problem != logged
-            {
-                log(error);
-            }
-            logged = problem;
-            monitor.prune_ended(pruned.map_err(|error| error.to_string()));
-            stop.run_until_cancelled(sleep(wait)).await;
-        }
-    };
-    Some(AbortOnDropHandle::new(tokio::spawn(prunes)))
+    let pass = Prunes { config: config.clone(), keep, monitor, monitors, stop };
+    Some(AbortOnDropHandle::new(tokio::spawn(async move { repeat(&pass, &pass.stop).await })))
 }
 
-/// Waits until every router of this process has verified where it resumes, and delivers.
-async fn active(monitors: &[Monitor]) {
-    while !monitors.iter().all(|monitor| matches!(monitor.current_state(), State::Active | State::Ended)) {
-        sleep(CHECK).await;
-    }
-}
-
-fn log(error: &Error) {
-    match error {
-        Error::Definite(definite) if definite.code == ErrorCode::PruneRunning => {
-            tracing::info!("old rows are kept for now: {}", definite.what);
-        }
-        Error::Definite(definite) => {
-            tracing::warn!(code = %definite.code, remedy = %definite.remedy, "old rows are kept: {}", definite.what);
-        }
-        Error::Transient(transient) => tracing::warn!("old rows are kept for now: {transient}"),
-    }
-}
-
-/// Deletes the rows that are too old now.
-struct Pass<'a> {
-    config: &'a Config,
+/// Deletes the rows that are too old.
+struct Prunes {
+    config: Config,
     keep: Duration,
-    monitor: &'a Monitor,
-    stop: &'a CancellationToken,
+    monitor: Monitor,
+    monitors: Vec<Monitor>,
+    stop: CancellationToken,
 }
 
-impl Pass<'_> {
+impl Pass for Prunes {
+    /// After the loss of a slot, somebody may have to save rows before they are deleted.
+    async fn ready(&self) {
+        all_active(&self.monitors).await;
+    }
+
+    async fn perform(&self) -> Result<(), Error> {
+        let pruned = self.prune().await;
+        if !self.stop.is_cancelled() {
+            self.monitor
+                .prune_ended(pruned.as_ref().map_or_else(|error| Err(error.to_string()), |kept| Ok(*kept)));
+        }
+        pruned.map(drop)
+    }
+
+    fn log(&self, error: &Error) {
+        match error {
+            Error::Definite(definite) if definite.code == ErrorCode::PruneRunning => {
+                tracing::info!("old rows are kept for now: {}", definite.what);
+            }
+            Error::Definite(definite) => {
+                tracing::warn!(code = %definite.code, remedy = %definite.remedy, "old rows are kept: {}", definite.what);
+            }
+            Error::Transient(transient) => tracing::warn!("old rows are kept for now: {transient}"),
+        }
+    }
+}
+
+impl Prunes {
     /// Returns how many old rows have to stay; [`SAMPLE`] stands for that or more.
-    async fn run(&self) -> Result<u64, Error> {
+    async fn prune(&self) -> Result<u64, Error> {
         // the router goes on, or does not, whatever becomes of this
-        let connecting = connect_for_long(self.config, "prune");
+        let connecting = connect_for_long(&self.config, "prune");
         let Some(connected) = self.stop.run_until_cancelled(connecting).await else { return Ok(0) };
         let mut session = connected.map_err(Error::without_router)?;
         let now = now(&mut session).await?;
         let (mut kept, mut failed) = (0, None);
-        for table in tables(self.config, None)? {
+        for table in tables(&self.config, None)? {
             let mut pruned = self.outbox(&mut session, table, before(now, self.keep)).await;
             if let Some(keep) = self.config.retention.keep_archived {
                 let archive = self.archive(&mut session, table, before(now, keep)).await;
@@ -131,22 +105,24 @@ impl Pass<'_> {
     async fn outbox(&self, session: &mut Session, table: &TableName, until: i64) -> Result<u64, Error> {
         // the configuration is refused without a column for it
         let created_at = Field::CreatedAt.column(&self.config.outbox.columns).unwrap_or_default();
-        verify_stored(session, self.config, table, created_at).await?;
+        verify_stored(session, &self.config, table, created_at).await?;
         let outbox = table.in_sql();
         // without counting rows in vain
         if is_running(session, &outbox).await? {
             let what = format!("another prune of {table} is running");
             return Err(Error::refused(ErrorCode::PruneRunning, what, "Wait until it has ended"));
         }
+        let (until, partitions) = whole_periods(session, table, until).await?;
         let finding = find_prunable(session, &outbox, until, SAMPLE);
         let Some(found) = self.stop.run_until_cancelled(finding).await else { return Ok(0) };
         let found = found?;
-        verify_archive(self.config, table, found.archive.as_deref())?;
+        verify_archive(&self.config, table, found.archive.as_deref())?;
         let done = if self.config.retention.archive.is_some() { "archived" } else { "deleted" };
-        if found.rows > 0 || found.others >= SAMPLE {
+        if found.rows > 0 || partitions > 0 || found.others >= SAMPLE {
             warn_without_index(session, table, created_at).await?;
             let done = |rows: &str| format!("{done} {rows} of {table}");
-            self.delete(session, &outbox, until, &found, Target::Server, done).await?;
+            let request = Request { outbox: &outbox, until, batch: BATCH, partitions: partitions > 0 };
+            self.delete(session, &request, &found, Target::Server, done).await?;
         }
         Ok(found.others)
     }
@@ -160,29 +136,32 @@ impl Pass<'_> {
             return Ok(());
         }
         let done = |rows: &str| format!("deleted {rows} from the archive of {table}");
-        self.delete(session, &outbox, until, &found, Target::Archived, done).await
+        let request = Request { outbox: &outbox, until, batch: BATCH, partitions: false };
+        self.delete(session, &request, &found, Target::Archived, done).await
     }
 
     /// Deletes the rows, and logs what `done` says about them.
     async fn delete(
         &self,
         session: &mut Session,
-        outbox: &str,
-        until: i64,
+        request: &Request<'_>,
         found: &Prunable,
         target: Target<'_>,
         done: impl Fn(&str) -> String,
     ) -> Result<(), Error> {
         let archived = matches!(target, Target::Archived);
-        let request = Request { outbox, until, batch: BATCH };
-        let mut pruned = 0;
-        let ended = pruning::prune(session, &request, found, target, self.stop, |rows| {
+        let (mut pruned, mut dropped) = (0, 0);
+        let ended = pruning::prune(session, request, found, target, &self.stop, |rows, partitions| {
             self.monitor.pruned(rows - pruned, archived);
-            pruned = rows;
+            (pruned, dropped) = (rows, partitions);
         });
         let ended = ended.await;
-        if pruned > 0 {
-            tracing::info!("{}", done(&counted(pruned, "old row")));
+        let mut text = done(&counted(pruned, "old row"));
+        if dropped > 0 {
+            text += &format!(", and dropped {}", counted(dropped, "partition"));
+        }
+        if pruned + dropped > 0 {
+            tracing::info!("{text}");
         }
         ended
     }

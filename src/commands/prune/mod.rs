@@ -20,6 +20,7 @@ use crate::commands::init::is_stored;
 use crate::config::{Config, SHORTEST_KEEP, TableName};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Field;
+use crate::postgres::partitions::{are_managed, count_partitions, period_begin};
 use crate::postgres::prunes::{self, count_prunable};
 use crate::postgres::rows::order::warn_without_index;
 use crate::pruning::{self, Request, Target};
@@ -40,6 +41,9 @@ struct Pruned {
     deleted: u64,
     /// How many rows are as old and have to stay.
     others: u64,
+    /// How many partitions have ended before that time, and how many of them were dropped.
+    partitions: u64,
+    dropped: u64,
     oldest: Option<String>,
     newest: Option<String>,
     interrupted: bool,
@@ -128,10 +132,12 @@ async fn of_table(
     let outbox = table.in_sql();
     verify_stored(session, config, table, created_at).await?;
     warn_without_index(session, table, created_at).await?;
+    let (until, partitions) = whole_periods(session, table, until).await?;
     let utc = |micros: i64| Utc(micros).to_string();
     let file = args.archive.as_ref().map(|file| file.display().to_string());
     let archive = file.or_else(|| config.retention.archive.as_ref().map(ToString::to_string));
-    let mut pruned = Pruned { table: table.to_string(), archive, before: utc(until), ..Pruned::default() };
+    let mut pruned =
+        Pruned { table: table.to_string(), archive, before: utc(until), partitions, ..Pruned::default() };
     // that may take long, and changes nothing
     let preparing =
         async { Ok::<_, Error>((open(args, table).await?, count_prunable(session, &outbox, until).await?)) };
@@ -140,12 +146,12 @@ async fn of_table(
     };
     let (mut file, found) = prepared?;
     verify_archive(config, table, found.archive.as_deref())?;
-    if !args.dry_run && found.rows > 0 {
-        let request = Request { outbox: &outbox, until, batch: args.batch };
+    if !args.dry_run && (found.rows > 0 || partitions > 0) {
+        let request = Request { outbox: &outbox, until, batch: args.batch, partitions: partitions > 0 };
         let target = file.as_mut().map_or(Target::Server, Target::File);
         let mut progress = CommandProgress::of_rows(format!("pruning {table}"), 0, args.json);
-        let done = pruning::prune(session, &request, &found, target, stop, |rows| {
-            pruned.deleted = rows;
+        let done = pruning::prune(session, &request, &found, target, stop, |rows, dropped| {
+            (pruned.deleted, pruned.dropped) = (rows, dropped);
             progress.show(rows, found.rows);
         });
         let done = done.await;
@@ -160,12 +166,24 @@ async fn of_table(
         // a prune that was killed may have left none
         file.map_or(Ok(()), Writer::finish)?;
     }
-    pruned.interrupted = stop.is_cancelled() && !args.dry_run && pruned.deleted < found.rows;
+    let complete = pruned.deleted >= found.rows && pruned.dropped >= partitions;
+    pruned.interrupted = stop.is_cancelled() && !args.dry_run && !complete;
     pruned.rows = found.rows;
     pruned.others = found.others;
     pruned.oldest = found.times.map(|(oldest, _)| utc(oldest));
     pruned.newest = found.times.map(|(_, newest)| utc(newest));
     Ok(pruned)
+}
+
+/// Rows of a partitioned outbox wait until their whole partition is old: the time until which they are deleted, and how many partitions have
+/// ended by then.
+async fn whole_periods(session: &mut Session, table: &TableName, until: i64) -> Result<(i64, u64), Error> {
+    if !are_managed(session, table).await? {
+        return Ok((until, 0));
+    }
+    let outbox = table.in_sql();
+    let until = period_begin(session, &outbox, until).await?.unwrap_or(until);
+    Ok((until, count_partitions(session, &outbox, until).await?.old))
 }
 
 /// Opens the archive file, if one is named. What it has is verified, which may take long.
@@ -228,7 +246,7 @@ fn verify_archive(config: &Config, table: &TableName, archive: Option<&str>) -> 
 }
 
 fn described(pruned: &Pruned, dry_run: bool) -> String {
-    let Pruned { table, archive, before, rows, deleted, others, oldest, newest, interrupted } = pruned;
+    let Pruned { table, archive, before, rows, deleted, others, oldest, newest, interrupted, .. } = pruned;
     let into = archive.as_ref().map_or_else(String::new, |archive| format!(" to {archive}"));
     let [delete, deletes, done] = match archive {
         Some(_) => ["move", "Moved", "moved"],
@@ -246,6 +264,13 @@ fn described(pruned: &Pruned, dry_run: bool) -> String {
         }
         _ => format!("{deletes} {}.\n", of(*deleted)),
     };
+    if dry_run && pruned.partitions > 0 {
+        let old = counted(pruned.partitions, "partition");
+        text += &format!("Of {old} from before that time, those without rows that stay would be dropped.\n");
+    }
+    if pruned.dropped > 0 {
+        text += &format!("Dropped {}.\n", counted(pruned.dropped, "partition"));
+    }
     let left = rows.saturating_sub(*deleted);
     if left > 0 && !dry_run && !interrupted {
         text += &format!("{} changed meanwhile, or locked.\n", rows_that(left, "stays:", "stay:"));

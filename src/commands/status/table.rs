@@ -6,7 +6,7 @@ use comfy_table::{Cell, Color, Table};
 
 use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::error::with_config_file;
-use crate::monitor::{Heartbeat, Polling, Retention, StateKind, StatusReport, TopicReport};
+use crate::monitor::{Heartbeat, PartitionsReport, Polling, Retention, StateKind, StatusReport, TopicReport};
 use crate::quantity::{bytes, counted, time};
 use crate::terminal;
 
@@ -96,6 +96,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
     if let Some(retention) = &report.retention {
         lines.push(("retention", retention_line(retention)));
     }
+    for of_table in &report.partitions {
+        lines.push(("partitions", partitions_line(of_table)));
+    }
     if let Some(polling) = &report.polling {
         lines.push(("table", polling_line(polling)));
     }
@@ -181,6 +184,11 @@ fn retention_line(retention: &Retention) -> String {
         Some(problem) => format!("{text}; {problem}"),
         None => text,
     }
+}
+
+fn partitions_line(partitions: &PartitionsReport) -> String {
+    let PartitionsReport { table, ahead, in_default } = partitions;
+    format!("{ahead} ahead of {table}, {} in the default partition", counted(*in_default, "row"))
 }
 
 fn polling_line(polling: &Polling) -> String {

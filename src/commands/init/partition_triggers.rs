@@ -1,0 +1,125 @@
+//! Event triggers for a partitioned outbox. If a partition with rows is attached, or a partition was unlogged for a time, the
+//! stream does not contain its rows, and the catalogues do not show it. So the triggers run an ALTER PUBLICATION without effect
+//! in the same transaction: the router sees an altered publication and stops (tried on 14, 15 and 18).
+
+use pg_logical::quoting;
+use pg_logical::quoting::literal;
+
+use super::object::{Object, outbox_tables};
+use crate::config::Config;
+use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
+
+const FUNCTION: &str = "outbox_router.partition_brings_rows()";
+
+/// An ALTER TABLE attaches one partition, so only the newest is looked at. Its row belongs to the current transaction if it
+/// is visible while its transaction is in progress. Then `age` is 0, or slightly negative for a subtransaction; a frozen row
+/// may look much newer, and the server may not know the status of its transaction. An error must not fail the application's
+/// ALTER TABLE, so it becomes a warning.
+const BODY: &str = "
+DECLARE
+  part regclass;
+  attached_by xid8;
+  parts regclass[] := '{}';
+  leaf regclass;
+  filled boolean := false;
+  publications name[];
+  publication name;
+  hint CONSTANT text := 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
+BEGIN
+  IF tg_event = 'table_rewrite' THEN
+    -- 1: it becomes unlogged, or logged again
+    IF pg_event_trigger_table_rewrite_reason() & 1 = 0 THEN
+      RETURN;
+    END IF;
+    filled := true;
+    parts := ARRAY[pg_event_trigger_table_rewrite_oid()::regclass];
+  ELSE
+    FOR part, attached_by IN
+      SELECT newest.inhrelid, (pg_current_xact_id()::text::numeric - age(newest.xmin))::text::xid8
+      FROM pg_event_trigger_ddl_commands() d CROSS JOIN LATERAL (
+        SELECT i.inhrelid, i.xmin FROM pg_inherits i
+        WHERE i.inhparent = d.objid AND age(i.xmin) BETWEEN -1000000 AND 0
+        ORDER BY age(i.xmin), i.cmin::text::bigint DESC LIMIT 1) newest
+      WHERE d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_partition_ancestors(d.objid))
+    LOOP
+      BEGIN
+        CONTINUE WHEN pg_xact_status(attached_by) IS DISTINCT FROM 'in progress';
+      EXCEPTION WHEN invalid_parameter_value THEN
+        CONTINUE;
+      END;
+      parts := parts || part;
+    END LOOP;
+  END IF;
+  FOREACH part IN ARRAY parts LOOP
+    publications := ARRAY(
+      SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+      JOIN pg_namespace n ON n.nspname = t.schemaname
+      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+      WHERE p.pubviaroot AND c.oid IN (SELECT relid FROM pg_partition_ancestors(part)));
+    -- tables of others are not read, and neither are foreign ones, with the rights of a superuser
+    CONTINUE WHEN publications = '{}';
+    FOR leaf IN
+      SELECT t.relid FROM pg_partition_tree(part) t JOIN pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
+    LOOP
+      EXIT WHEN filled;
+      EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', leaf) INTO filled;
+    END LOOP;
+    CONTINUE WHEN NOT filled;
+    FOREACH publication IN ARRAY publications LOOP
+      BEGIN
+        -- of two transactions that alter a publication at once, the second would fail
+        PERFORM pg_advisory_xact_lock(hashtextextended('outbox_router.partition_brings_rows', 0));
+        EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
+        RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
+      EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'outbox-router does not see the rows of partition %: publication % could not be altered: %',
+          part, publication, SQLERRM USING HINT = hint;
+      END;
+    END LOOP;
+    RETURN;
+  END LOOP;
+EXCEPTION WHEN OTHERS THEN
+  RAISE WARNING 'outbox-router may not see the rows of %: %', coalesce('partition ' || part, 'a partition'), SQLERRM
+    USING HINT = hint;
+END
+";
+
+/// `None`: there is no outbox table.
+pub(super) fn object(config: &Config) -> Option<Object> {
+    let tables = outbox_tables(config)?;
+    let partitioned = format!("EXISTS (SELECT {tables} AND c.relkind = 'p')");
+    let [attach, rewrite] = PARTITION_TRIGGERS;
+    let as_made = format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace\n    \
+         WHERE n.nspname = 'outbox_router' AND p.proname = 'partition_brings_rows' AND p.prosrc = {})",
+        literal(BODY)
+    );
+    Some(Object {
+        name: format!("event triggers {attach} and {rewrite}"),
+        purpose: "Made only for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows \
+                  that no stream holds: these alter the publication then, without changing it, which stops the router"
+            .to_owned(),
+        there: format!(
+            "(NOT {partitioned}\n  OR {as_made}\n  AND {})",
+            catalog::partition_triggers_fire()
+        ),
+        possible: Some((
+            "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
+            "only a superuser can create them. Without them, events of a partition that is attached with rows or is made unlogged for \
+             a time are lost unnoticed: run init again as a superuser, with --url"
+                .to_owned(),
+        )),
+        make: format!(
+            "DROP EVENT TRIGGER IF EXISTS {attach};\nDROP EVENT TRIGGER IF EXISTS {rewrite};\n\
+             CREATE OR REPLACE FUNCTION {FUNCTION} RETURNS event_trigger\nLANGUAGE plpgsql SECURITY DEFINER\n\
+             SET search_path = pg_catalog, pg_temp\nAS {};\n\
+             ALTER FUNCTION {FUNCTION} OWNER TO CURRENT_USER;\n\
+             REVOKE ALL ON FUNCTION {FUNCTION} FROM PUBLIC;\n\
+             CREATE EVENT TRIGGER {attach} ON ddl_command_end WHEN TAG IN ('ALTER TABLE')\n  EXECUTE FUNCTION {FUNCTION};\n\
+             CREATE EVENT TRIGGER {rewrite} ON table_rewrite\n  EXECUTE FUNCTION {FUNCTION};",
+            quoting::dollar_quoted(BODY),
+        ),
+        done: "created; they stop the router when a partition contains rows that are not in the stream",
+        ..Object::default()
+    })
+}
