@@ -100,6 +100,8 @@ metrics! {
         "Events that the broker acknowledged, by topic; topics beyond the first 1,000 under `other`.";
     BYTES_TOTAL = Counter "bytes_total" ["topic"], Some(Unit::Bytes),
         "Bytes of keys, values and headers of the events that the broker acknowledged, by topic.";
+    SOURCE_EVENTS_TOTAL = Counter "source_events_total" ["source"], Some(Unit::Count),
+        "Events that the broker acknowledged, by what they were read from: log, table (polled), or backfill (rows from before the slot).";
     LAG_SECONDS = Gauge "lag_seconds" [], Some(Unit::Seconds),
         "Age of the oldest commit that is not fully acknowledged, or how long Postgres has had log that it has not sent; 0 if there is neither.";
     LAG_BYTES = Gauge "lag_bytes" [], Some(Unit::Bytes),
@@ -195,5 +197,25 @@ mod tests {
         let names: std::collections::BTreeSet<_> =
             ALL.iter().chain(consumer::ALL).map(|metric| metric.name).collect();
         assert_eq!(names.len(), ALL.len() + consumer::ALL.len());
+    }
+
+    #[test]
+    fn alerts_are_about_metrics_that_exist() {
+        let of_routers = include_str!("../../packaging/prometheus/router-alerts.yml");
+        let of_consumers = include_str!("../../packaging/prometheus/consumer-alerts.yml");
+        let named = |rules: &'static str, prefix: &'static str| {
+            let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            words.filter(move |word| word.starts_with(prefix)).collect::<Vec<_>>()
+        };
+        let (routers, consumers) =
+            (named(of_routers, "outbox_router_"), named(of_consumers, "outbox_consumer_"));
+        assert!(routers.len() > 9 && consumers.len() > 4, "{routers:?} {consumers:?}");
+        // the consumer's crate counts this one in the application
+        let known = |name: &&&str| {
+            **name == "outbox_consumer_fail_open_total"
+                || ALL.iter().chain(consumer::ALL).any(|metric| metric.name == **name)
+        };
+        let unknown: Vec<_> = routers.iter().chain(&consumers).filter(|name| !known(name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 }

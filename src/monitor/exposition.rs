@@ -36,6 +36,9 @@ impl Samples<'_> {
             self.counter(&metrics::EVENTS_TOTAL, Some(&topic.topic)).absolute(topic.events);
             self.counter(&metrics::BYTES_TOTAL, Some(&topic.topic)).absolute(topic.bytes);
         }
+        for source in &report.sources {
+            self.counter(&metrics::SOURCE_EVENTS_TOTAL, Some(&source.source)).absolute(source.events);
+        }
         let reconnects = &report.reconnects;
         self.counter(&metrics::RECONNECTS_TOTAL, Some("postgres")).absolute(reconnects.postgres);
         self.counter(&metrics::RECONNECTS_TOTAL, Some("kafka")).absolute(reconnects.kafka);

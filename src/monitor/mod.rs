@@ -10,6 +10,7 @@
 
 mod clock;
 mod counts;
+mod event_source;
 mod exposition;
 mod heartbeat;
 mod partitions;
@@ -34,10 +35,13 @@ use crate::postgres::polling::messages::CountedRows;
 use crate::postgres::slot_headroom::Level;
 use crate::utc::Utc;
 
+use event_source::EventSources;
+
 pub(crate) use clock::Clock;
 #[cfg(test)]
 pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
+pub use event_source::EventSource;
 pub use partitions::CountedPartitions;
 pub use report::{
     DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, PartitionsReport, Polling, Positions, Problem,
@@ -87,6 +91,7 @@ struct Inner {
     rows: Mutex<Option<CountedRows>>,
     retention: Mutex<Option<retention::RetentionState>>,
     partitions: Mutex<BTreeMap<String, CountedPartitions>>,
+    sources: Mutex<EventSources>,
     last_problem: Mutex<Option<Problem>>,
 }
 
@@ -285,6 +290,12 @@ impl Monitor {
         }
     }
 
+    /// A session begins to deliver what it reads from there. Takes a short lock.
+    pub fn reads_from(&self, source: EventSource) {
+        let delivered = self.0.topics.report().iter().map(|topic| topic.events).sum();
+        lock(&self.0.sources).session_begins(source, delivered);
+    }
+
     /// The partitions of an outbox that are created ahead. Takes a short lock.
     pub fn counted_partitions(&self, table: String, counted: CountedPartitions) {
         lock(&self.0.partitions).insert(table, counted);
@@ -357,6 +368,7 @@ impl Monitor {
             (current.state.clone(), current.since)
         };
         let topics = inner.topics.report();
+        let totals = inner.counts.totals(&topics);
         StatusReport {
             name: inner.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -387,7 +399,8 @@ impl Monitor {
                 retried: inner.counts.dead_letters_retried.get(),
                 discarded: inner.counts.dead_letters_discarded.get(),
             },
-            totals: inner.counts.totals(&topics),
+            sources: lock(&inner.sources).report(totals.events),
+            totals,
             topics,
             reconnects: Reconnects {
                 postgres: inner.counts.reconnects_postgres.get(),

@@ -57,6 +57,9 @@ pub struct StatusReport {
     pub dead_letters: DeadLetters,
     /// Counts since the process started.
     pub totals: Totals,
+    /// The events that the broker acknowledged, by what they were read from.
+    #[serde(default)]
+    pub sources: Vec<SourceReport>,
     /// The topics with the most events, most first.
     pub topics: Vec<TopicReport>,
     /// How often a lost connection was restored.
@@ -232,6 +235,15 @@ pub struct Totals {
     pub contract_violations: u64,
     /// Changes in the stream that are not events: of other tables, updates, deletes.
     pub ignored_changes: u64,
+}
+
+/// What was read from one source and delivered since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceReport {
+    /// `log`, `table` (polled), or `backfill`: rows from before the slot.
+    pub source: String,
+    /// Events that the broker acknowledged.
+    pub events: u64,
 }
 
 /// What was delivered to one topic since the process started.

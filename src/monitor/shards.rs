@@ -6,7 +6,8 @@ use pg_logical::Lsn;
 
 use super::exposition;
 use super::report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot, StatusReport, Totals,
+    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot, SourceReport,
+    StatusReport, Totals,
 };
 use super::topics::keep_busiest;
 use super::{Monitor, Probe, TopicReport};
@@ -109,6 +110,7 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             contract_violations: total(|shard| shard.totals.contract_violations),
             ignored_changes: total(|shard| shard.totals.ignored_changes),
         },
+        sources: sources(shards),
         topics: topics(shards),
         reconnects: Reconnects {
             postgres: total(|shard| shard.reconnects.postgres),
@@ -121,6 +123,18 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             .max_by(|one, other| one.at.cmp(&other.at)),
         ..worst
     }
+}
+
+/// Every shard reports every source.
+fn sources(shards: &[StatusReport]) -> Vec<SourceReport> {
+    let mut all: Vec<SourceReport> = Vec::new();
+    for source in shards.iter().flat_map(|shard| &shard.sources) {
+        match all.iter_mut().find(|known| known.source == source.source) {
+            Some(known) => known.events += source.events,
+            None => all.push(source.clone()),
+        }
+    }
+    all
 }
 
 fn greatest(numbers: impl Iterator<Item = f64>) -> Option<f64> {

@@ -27,9 +27,12 @@ async fn with_writers(settings: impl FnOnce(Settings) -> Settings) {
     written(between + 200).await;
     writers.finish().await;
     outbox.all_confirmed().await;
+    let (_, metrics) = router.get("/metrics").unwrap();
     router.stop().await;
     let first: u64 = outbox.text("SELECT rows::text FROM outbox_router.backfills").await.parse().unwrap();
     assert!(first >= before.unsigned_abs(), "{first} of {before}");
+    let backfilled = format!("outbox_router_source_events_total{{source=\"backfill\"}} {first}\n");
+    assert!(metrics.contains(&backfilled), "no {backfilled}{metrics}");
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
 

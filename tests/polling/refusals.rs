@@ -51,6 +51,7 @@ async fn a_row_that_is_refused_eight_times_fails_and_holds_up_only_its_aggregate
     router.shows("a row has failed", |status| (status["polling"]["rows_failed"] == 1).then_some(())).await;
     let metrics = router.get("/metrics").unwrap().1;
     assert!(metrics.contains("outbox_router_rows_failed 1"), "{metrics}");
+    assert!(metrics.contains("outbox_router_source_events_total{source=\"table\"} 11"), "{metrics}");
     outbox.insert_numbers("order", "a", 40..50).await;
     outbox.insert_numbers("invoice", "b", 10..20).await;
     kafka.holds(&outbox.name, 2 + 19).await;

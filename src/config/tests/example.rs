@@ -37,6 +37,8 @@ fn the_example_uncommented_shows_the_defaults() {
     assert!(config.contracts.take().is_some());
     let bookmarks = config.bookmarks.take().unwrap();
     assert_eq!((bookmarks.keep, bookmarks.max_retained_wal), (24, Some(10 << 30)));
+    assert!(config.replay.max_events.is_some() && config.retention.keep_archived.is_some());
+    (config.replay, config.retention) = (defaults.replay, defaults.retention.clone());
     assert_eq!(config.route.headers.len(), 2);
     config.route.headers.clear();
     config.postgres.conninfo.password = None;

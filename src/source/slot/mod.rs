@@ -31,7 +31,7 @@ use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval, tim
 use crate::checkpoint::{LogMismatch, ResumeCheck};
 use crate::config::Config;
 use crate::error::{Error, Peer};
-use crate::monitor::Monitor;
+use crate::monitor::{EventSource, Monitor};
 use crate::postgres::watch::Watch;
 use crate::progress::Position;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled, until};
@@ -204,6 +204,7 @@ impl<S: Transport> SlotSource<S> {
         let mut status_timer = interval(every);
         status_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         parts.monitor.set_bulk_reading(false);
+        parts.monitor.reads_from(EventSource::Log);
         SlotSource {
             bulk_reads: BulkReads::new(&parts),
             lease: Lease::new(lease::silence(&parts.config), Clocks::now()),

@@ -11,7 +11,7 @@ use super::rows::position_after;
 use super::sent::Acknowledged;
 use crate::checkpoint::{BackfillDone, Checkpoint};
 use crate::error::{Error, Peer};
-use crate::monitor::{Monitor, State};
+use crate::monitor::{EventSource, Monitor, State};
 use crate::postgres::backfills::Backfill;
 use crate::postgres::backfills::worker::Worker;
 use crate::postgres::rows::pages::Pages;
@@ -87,6 +87,7 @@ impl BackfilledRows {
     /// Begins after the rows that are done.
     pub fn new(parts: BackfillParts) -> Self {
         let Backfill { selection, done: BackfillDone { id, rows, last }, .. } = parts.backfill;
+        parts.monitor.reads_from(EventSource::Backfill);
         let now = Instant::now();
         let mut show = interval(SHOW_EVERY);
         show.set_missed_tick_behavior(MissedTickBehavior::Delay);

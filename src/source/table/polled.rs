@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::rows::Rows;
 use crate::error::{Error, Peer};
-use crate::monitor::Monitor;
+use crate::monitor::{EventSource, Monitor};
 use crate::postgres::polling::messages::FromWorker;
 use crate::relay::{DeliveryState, Intake, Outcome, Read, Source, SourceState, Stalled};
 
@@ -43,6 +43,7 @@ impl PolledRows {
         until_nothing_due: bool,
         monitor: Monitor,
     ) -> Self {
+        monitor.reads_from(EventSource::Table);
         PolledRows {
             from_worker,
             stopping,
