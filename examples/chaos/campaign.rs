@@ -20,6 +20,7 @@ use crate::positions::Positions;
 use crate::progress::Progress;
 use crate::proxy::Proxy;
 use crate::reader::{Committed, Reader};
+use crate::replays::{self, Replays};
 use crate::report::{Evidence, Report};
 use crate::services::Services;
 use crate::source::Source;
@@ -55,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) standbys: usize,
     /// Whether every second router started cannot send some events.
     pub(crate) park: bool,
+    /// Whether the outbox has partitions.
+    pub(crate) partitioned: bool,
     /// The lag in bytes from which the slot is read in bulk; `None`: the default.
     pub(crate) bulk_reads: Option<u64>,
     pub(crate) span: Duration,
@@ -91,7 +94,11 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     };
     let mut router = Router::new(&program, &setup.folder, &through, &kafka, &settings)?;
     let log = router.with_pipe();
-    router.init().await?;
+    if setup.partitioned {
+        router.init_partitioned().await?;
+    } else {
+        router.init().await?;
+    }
     let reader = Reader::start(&client, &postgres, &setup.folder, &setup.programs).await?;
     // it would not survive the first restart of Postgres
     drop(client);
@@ -111,6 +118,7 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         nameserver,
         arrived: intake.shared(),
         ledger: Arc::clone(&ledger),
+        replays: Replays::default(),
         standbys: Vec::new(),
         park: setup.park,
         lenient: false,
@@ -211,6 +219,8 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
         // the rows of a router that was killed wait for its lease, although their events may have arrived
         stopped = wait_until_caught_up(&mut ground).await.err().map(|error| format!("{error:#}"));
     }
+    progress.doing("waiting for the last replay");
+    ground.replays.finish().await;
     retrying.abort();
     // it always fails with a cancellation
     let _ = (&mut retrying).await;
@@ -233,10 +243,11 @@ pub(crate) async fn run(setup: Setup) -> anyhow::Result<Report> {
     let written = std::mem::take(&mut *ledger.lock());
     let positions = positions.map(Positions::finish).transpose()?.unwrap_or_default();
     let asked: Vec<Asked> = happened.iter().filter_map(|(_, injected)| injected.asked.clone()).collect();
+    let replays = replays::marks(&client).await?;
     let withheld: Vec<_> = happened.iter().filter_map(|(_, injected)| injected.withheld).collect();
     let mut expected = committed.clone();
     expected.retain(|event| setup.source.sees_never_visible() || !never_visible.contains(&event.id));
-    let judgement = judge(&expected, &written.committed, &arrivals, &asked, &withheld);
+    let judgement = judge(&expected, &written.committed, &arrivals, &asked, &replays, &withheld);
     Ok(Report::new(Evidence {
         seed: setup.seed,
         source: setup.source,

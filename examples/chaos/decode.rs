@@ -8,15 +8,19 @@ use serde_json::Value;
 use crate::event::{Id, id_of};
 use crate::stage::outbox_table::Row;
 
-const INSERT: &str = "table public.outbox: INSERT: ";
-const DELETE: &str = "table public.outbox: DELETE: ";
+/// The columns of a line about the outbox or one of its partitions, whose names begin like it.
+fn change<'l>(line: &'l str, kind: &str) -> Option<&'l str> {
+    let (partition, change) = line.strip_prefix("table public.outbox")?.split_once(": ")?;
+    let columns = change.strip_prefix(kind)?.strip_prefix(": ")?;
+    (partition.is_empty() || partition.starts_with('_')).then_some(columns)
+}
 
 /// The outbox row that a line inserts; `None` for any other line.
 ///
 /// # Errors
 /// The line is an insert into the outbox that cannot be parsed.
 pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
-    let Some(columns) = line.strip_prefix(INSERT) else { return Ok(None) };
+    let Some(columns) = change(line, "INSERT") else { return Ok(None) };
     let columns = columns_of(columns).with_context(|| format!("cannot parse the insert: {line}"))?;
     let text = |name: &str| columns.get(name).cloned().flatten();
     let needed = |name: &str| text(name).with_context(|| format!("no column {name} in the insert: {line}"));
@@ -35,7 +39,7 @@ pub(crate) fn row_of(line: &str) -> anyhow::Result<Option<Row>> {
 
 /// The id of the row that a line deletes; `None` for any other line, and for a table without a primary key.
 pub(crate) fn deleted_by(line: &str) -> Option<Id> {
-    let columns = columns_of(line.strip_prefix(DELETE)?).ok()?;
+    let columns = columns_of(change(line, "DELETE")?).ok()?;
     id_of(columns.get("id")?.as_deref()?)
 }
 
@@ -112,11 +116,19 @@ mod tests {
         let line = "table public.outbox: INSERT: id[uuid]:'1' aggregate_type[text]:'a' aggregate_id[text]:'b' \
                     event_type[text]:'c' payload[jsonb]:null headers[jsonb]:'{}'";
         assert_eq!(row_of(line).unwrap().unwrap().payload, None);
+        // of a partition
+        assert!(row_of(&line.replace("outbox:", "outbox_20261130:")).unwrap().is_some());
     }
 
     #[test]
     fn skips_other_lines_and_rejects_incomplete_inserts() {
-        for line in ["BEGIN 7", "COMMIT 7", "table public.outbox: DELETE: (no-tuple-data)", ""] {
+        for line in [
+            "table public.outboxes: INSERT: id[uuid]:'1'",
+            "BEGIN 7",
+            "COMMIT 7",
+            "table public.outbox: DELETE: (no-tuple-data)",
+            "",
+        ] {
             assert_eq!(row_of(line).unwrap(), None);
         }
         assert!(row_of("table public.outbox: INSERT: id[uuid]:'1").is_err());

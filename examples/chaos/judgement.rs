@@ -55,12 +55,14 @@ pub(crate) struct Judgement {
     pub(crate) first_arrivals: Vec<First>,
 }
 
-/// Compares. `committed` is what has to arrive, in commit order; `committed_at` knows when a writer heard of a commit, for most.
+/// Compares. `committed` is what has to arrive, in commit order; `committed_at` knows when a writer heard of a commit, for most. `replays`
+/// are the headers of replays of rows, which come behind later events.
 pub(crate) fn judge(
     committed: &[Event],
     committed_at: &HashMap<Id, Instant>,
     arrivals: &[Arrival],
     asked: &[Asked],
+    replays: &HashSet<String>,
     withheld: &[(Instant, Instant)],
 ) -> Judgement {
     let mut judgement = Judgement::default();
@@ -75,6 +77,7 @@ pub(crate) fn judge(
     let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
     arrivals.sort_by_key(|arrival| (arrival.topic, arrival.partition, arrival.offset));
     let mut seen = HashSet::new();
+    let mut replayed: HashMap<(&str, &str), Replayed> = HashMap::new();
     let mut logs: BTreeMap<&str, Log<'_>> = BTreeMap::new();
     for arrival in arrivals {
         let Some(expected) = arrival.id.and_then(|id| events.get(&id).copied()) else {
@@ -87,6 +90,19 @@ pub(crate) fn judge(
         if let Some(part) = event.content.difference(&arrival.content) {
             let what = format!("{part} of {} {}", name(event), place(arrival));
             judgement.found(Fault::Altered, what, arrival);
+        }
+        if let Some(mark) = arrival.mark.as_deref().filter(|mark| replays.contains(*mark)) {
+            // a replay sends only rows that were delivered
+            if !seen.contains(&event.id) {
+                judgement.found(Fault::Marked, format!("{} {}", name(event), place(arrival)), arrival);
+            }
+            let replay = replayed.entry((mark, &event.aggregate)).or_default();
+            if !replay.append(event) {
+                let what = format!("{} {}, sent again behind later ones", name(event), place(arrival));
+                judgement.found(Fault::OutOfOrder, what, arrival);
+            }
+            judgement.asked.push(arrival.at);
+            continue;
         }
         let first = seen.insert(event.id);
         if let Some(mark) = arrival.mark.as_deref() {
@@ -211,6 +227,25 @@ impl<'a> Log<'a> {
     }
 }
 
+/// The rows of an aggregate that a replay has sent.
+#[derive(Default)]
+struct Replayed {
+    seen: HashSet<Id>,
+    newest: i64,
+}
+
+impl Replayed {
+    /// Whether it is in order. After an interruption some come twice.
+    fn append(&mut self, event: &Event) -> bool {
+        if !self.seen.insert(event.id) {
+            return true;
+        }
+        let in_order = event.sequence > self.newest;
+        self.newest = self.newest.max(event.sequence);
+        in_order
+    }
+}
+
 fn name(event: &Event) -> String {
     format!("event {} of {}, id {:032x}", event.sequence, event.aggregate, event.id)
 }
@@ -244,7 +279,7 @@ mod tests {
             })
             .collect();
         alter(&mut arrivals);
-        judge(&committed(), &HashMap::new(), &arrivals, &[], &[])
+        judge(&committed(), &HashMap::new(), &arrivals, &[], &HashSet::new(), &[])
     }
 
     fn judged(order: &[usize]) -> Judgement {
@@ -294,7 +329,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         for (order, stale) in [(&[0, 1, 2, 1, 2, 3][..], false), (&[0, 1, 2, 0, 2, 3], true)] {
-            let judgement = judge(&committed, &HashMap::new(), &arrivals(order), &[], &[]);
+            let judgement = judge(&committed, &HashMap::new(), &arrivals(order), &[], &HashSet::new(), &[]);
             let found = faults(&judgement);
             assert_eq!(found.iter().any(|(fault, _)| *fault == Fault::Stale), stale, "{found:?}");
         }
@@ -312,7 +347,7 @@ mod tests {
         let committed = committed();
         let now = Instant::now();
         let known = HashMap::from([(committed[4].id, now)]);
-        let judgement = judge(&committed, &known, &[], &[], &[]);
+        let judgement = judge(&committed, &known, &[], &[], &HashSet::new(), &[]);
         assert!(judgement.findings.iter().all(|finding| finding.at == Some(now)));
     }
 
@@ -361,9 +396,32 @@ mod tests {
             .collect();
         arrivals[2].mark = Some("14:05".into());
         alter(&mut arrivals);
-        let mut judgement = judge(&committed, &known, &arrivals, &[asked], &[]);
+        let mut judgement = judge(&committed, &known, &arrivals, &[asked], &HashSet::new(), &[]);
         judgement.findings.retain(|finding| finding.fault != Fault::Lost);
         judgement
+    }
+
+    /// They come behind later events, which is no fault.
+    #[test]
+    fn rows_that_are_sent_again_are_in_order_among_themselves() {
+        let replay = |order: &'static [usize]| {
+            let start = Instant::now();
+            let rows = [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)].map(|(a, n)| row(a, n));
+            let arrivals: Vec<Arrival> = (0..5)
+                .chain(order.iter().copied())
+                .enumerate()
+                .map(|(offset, index)| {
+                    let record = record(&rows[index], offset as i64, start);
+                    let mark = (offset >= 5).then(|| "r".into());
+                    Arrival { mark, ..Arrival::of_record(&record, 0) }
+                })
+                .collect();
+            let replays = HashSet::from(["r".to_owned()]);
+            judge(&committed(), &HashMap::new(), &arrivals, &[], &replays, &[])
+        };
+        let good = replay(&[0, 1, 2, 0, 2, 4]);
+        assert_eq!((faults(&good), good.asked.len(), good.duplicates.len()), (Vec::new(), 6, 0));
+        assert_found(&replay(&[2, 0]), Fault::OutOfOrder, "sent again behind later ones");
     }
 
     #[test]
@@ -396,7 +454,7 @@ mod tests {
         let known = committed.iter().map(|event| (event.id, at(1_000))).collect();
         let found = |arrived, withheld: &[(Instant, Instant)]| {
             let arrival = Arrival::of_record(&record(&row("a", 1), 0, at(arrived)), 0);
-            let judgement = judge(&committed, &known, &[arrival], &[], withheld);
+            let judgement = judge(&committed, &known, &[arrival], &[], &HashSet::new(), withheld);
             judgement.findings.iter().filter(|finding| finding.fault == Fault::Early).count()
         };
         assert_eq!(found(1_500, &[(at(500), at(2_000))]), 1);

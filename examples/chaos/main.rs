@@ -20,6 +20,7 @@ mod positions;
 mod progress;
 mod proxy;
 mod reader;
+mod replays;
 mod report;
 mod row_allowance;
 mod services;
@@ -138,6 +139,10 @@ struct Cli {
     #[arg(long)]
     park: bool,
 
+    /// Partitions the outbox, whose partitions prune drops
+    #[arg(long)]
+    partitioned: bool,
+
     /// Reads a slot in bulk if it lags by more than this; with 1 the router switches all the time
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bulk_reads: Option<u64>,
@@ -178,6 +183,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         exactly_once: cli.mode == "exactly-once",
         park: cli.park,
         bulk_reads: cli.bulk_reads.is_some(),
+        partitioned: cli.partitioned,
     };
     if let Some(why) = cli.source.refusal(options) {
         Cli::command().error(ErrorKind::ArgumentConflict, why).exit();
@@ -193,8 +199,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
     // who polls is told which of the usual kinds are left out
-    let is_usual =
-        |kind: &&Kind| kind.need == Need::Nothing && (kind.fits(Source::Log) || kind.fits(cli.source));
+    let is_usual = |kind: &&Kind| {
+        (kind.need == Need::Nothing || kind.need == Need::Partitions)
+            && (kind.fits(Source::Log) || kind.fits(cli.source))
+    };
     let chosen = if cli.faults.is_empty() { KINDS.iter().filter(is_usual).collect() } else { cli.faults };
     let (mut kinds, left_out): (Vec<&Kind>, Vec<&Kind>) =
         chosen.into_iter().partition(|kind| kind.fits(cli.source));
@@ -211,6 +219,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     kinds.retain(|kind| !cli.without.iter().any(|need| need == kind.need.name()));
     if !cli.park {
         kinds.retain(|kind| kind.need != Need::Parking);
+    }
+    if !cli.partitioned {
+        kinds.retain(|kind| kind.need != Need::Partitions);
     }
     // with standbys, every end of a router is a handover
     kinds.retain(|kind| cli.standbys == 0 || kind.name != "router-handover");
@@ -240,6 +251,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         exactly_once: cli.mode == "exactly-once",
         standbys: cli.standbys.into(),
         park: cli.park,
+        partitioned: cli.partitioned,
         bulk_reads: cli.bulk_reads,
         span: Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?,
         rate: cli.rate,

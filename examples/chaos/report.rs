@@ -23,7 +23,7 @@ use crate::writers;
 const LISTED: usize = 20;
 
 /// Figures that do not exist without a slot.
-const OF_A_SLOT: [&str; 3] = ["asked_for", "position_age_ms", "retained_wal_bytes"];
+const OF_A_SLOT: [&str; 2] = ["position_age_ms", "retained_wal_bytes"];
 
 /// Everything that a campaign recorded.
 pub(crate) struct Evidence {

@@ -42,6 +42,7 @@ pub(crate) struct Options {
     pub(crate) exactly_once: bool,
     pub(crate) park: bool,
     pub(crate) bulk_reads: bool,
+    pub(crate) partitioned: bool,
 }
 
 /// How long the router is frozen.
@@ -65,6 +66,9 @@ impl Source {
             ),
             Source::Poll if options.bulk_reads => {
                 Some("--bulk-reads is about a slot that lags, and a router that polls has no slot")
+            }
+            Source::Poll if options.partitioned => {
+                Some("--partitioned is not possible with a table that is polled")
             }
             Source::Poll => None,
         }

@@ -14,7 +14,7 @@ const RECOVERY: Duration = Duration::from_secs(2);
 const MEMORY: u64 = 64_000_000;
 
 /// Columns that are left out without a slot.
-const OF_A_SLOT: [&str; 3] = ["asked for", "position age", "retained WAL"];
+const OF_A_SLOT: [&str; 2] = ["position age", "retained WAL"];
 
 /// Renders the table and the summary.
 pub(crate) fn render(report: &Report) -> String {

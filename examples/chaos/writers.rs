@@ -49,11 +49,12 @@ const EMIT: &str = "\
     SELECT type, id, $3, $4::text::jsonb || jsonb_build_object('sequence', events - $2 + n), $5::text::jsonb \
     FROM next, generate_series(1, $2) n ORDER BY n RETURNING id::text";
 
-/// `$1`: number of events per aggregate, `$2`: headers.
+/// `$1`: number of events per aggregate, `$2`: headers, `$3`: how many days ago they say to have been created.
 const EMIT_LARGE: &str = "\
     WITH next AS (UPDATE aggregates SET events = events + $1 WHERE type = 'batch' RETURNING id, type, events) \
-    INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) \
-    SELECT type, id, 'Imported', jsonb_build_object('sequence', events - $1 + n, 'text', md5(n::text)), $2::text::jsonb \
+    INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers, created_at) \
+    SELECT type, id, 'Imported', jsonb_build_object('sequence', events - $1 + n, 'text', md5(n::text)), $2::text::jsonb, \
+    CASE $3::int WHEN 0 THEN clock_timestamp() ELSE date_trunc('day', now(), 'UTC') - $3 * interval '1 day' END \
     FROM next, generate_series(1, $1) n ORDER BY n RETURNING id::text";
 
 /// Creates the application's own table; `outbox-router init` creates the outbox.
@@ -335,6 +336,17 @@ fn ids(rows: &[tokio_postgres::Row]) -> Result<Vec<Id>, tokio_postgres::Error> {
 /// Commits one large transaction of `rows` rows, about half of them after a savepoint that is released. A tenth as many more rows
 /// are rolled back to a savepoint. Repeats it after an outage of the server.
 pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> anyhow::Result<u64> {
+    large_of_age(url, ledger, rows, seed, 0).await
+}
+
+/// The same with rows of a day that was so many days ago.
+pub(crate) async fn large_of_age(
+    url: &str,
+    ledger: &Ledger,
+    rows: u64,
+    seed: u64,
+    days: i32,
+) -> anyhow::Result<u64> {
     let headers = serde_json::json!({ "batch": seed }).to_string();
     let each = (rows as i64 / LARGE_AGGREGATES).max(2);
     loop {
@@ -342,13 +354,13 @@ pub(crate) async fn large(url: &str, ledger: &Ledger, rows: u64, seed: u64) -> a
         let end = async {
             let mut client = connect(url).await.map_err(|_| None)?;
             let mut transaction = client.transaction().await.map_err(Some)?;
-            let half = emit_large(&transaction, each / 2, &headers).await.map_err(Some)?;
+            let half = emit_large(&transaction, each / 2, &headers, days).await.map_err(Some)?;
             events.inserted.extend(half);
             let savepoint = transaction.savepoint("rolled_back").await.map_err(Some)?;
-            events.undone.extend(emit_large(&savepoint, each / 10 + 1, &headers).await.map_err(Some)?);
+            events.undone.extend(emit_large(&savepoint, each / 10 + 1, &headers, days).await.map_err(Some)?);
             savepoint.rollback().await.map_err(Some)?;
             let savepoint = transaction.savepoint("released").await.map_err(Some)?;
-            let half = emit_large(&savepoint, each - each / 2, &headers).await.map_err(Some)?;
+            let half = emit_large(&savepoint, each - each / 2, &headers, days).await.map_err(Some)?;
             events.inserted.extend(half);
             savepoint.commit().await.map_err(Some)?;
             transaction.commit().await.map_err(Some)
@@ -376,8 +388,9 @@ async fn emit_large(
     transaction: &Transaction<'_>,
     each: i64,
     headers: &str,
+    days: i32,
 ) -> Result<Vec<Id>, tokio_postgres::Error> {
-    ids(&transaction.query(EMIT_LARGE, &[&each, &headers]).await?)
+    ids(&transaction.query(EMIT_LARGE, &[&each, &headers, &days]).await?)
 }
 
 /// Whether the error is a lost connection or a shutdown of the server (SQLSTATE 57P..), and not an answer to the statement.

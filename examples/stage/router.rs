@@ -33,6 +33,15 @@ pub(crate) struct AdminCommands {
 impl AdminCommands {
     /// Runs a command; returns whether it succeeded.
     pub(crate) async fn run(&self, arguments: &[&str]) -> bool {
+        self.command(arguments).status().await.is_ok_and(|status| status.success())
+    }
+
+    /// Starts a command, which dropping ends.
+    pub(crate) fn start(&self, arguments: &[&str]) -> std::io::Result<Child> {
+        self.command(arguments).spawn()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&self.config).args(arguments).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -41,7 +50,7 @@ impl AdminCommands {
         {
             command.env_remove(name);
         }
-        command.status().await.is_ok_and(|status| status.success())
+        command
     }
 }
 
@@ -110,6 +119,11 @@ impl Router {
     /// Runs `init`.
     pub(crate) async fn init(&self) -> anyhow::Result<()> {
         self.run_command(&["init"]).await.map(drop)
+    }
+
+    /// Runs `init`, so that the outbox has partitions of a day.
+    pub(crate) async fn init_partitioned(&self) -> anyhow::Result<()> {
+        self.run_command(&["init", "--partitioned", "day"]).await.map(drop)
     }
 
     /// Commands with the same configuration, which can outlive the router.

@@ -24,6 +24,7 @@ use crate::injected::{Injected, Left};
 use crate::intake::Arrived;
 use crate::nameserver::Nameserver;
 use crate::proxy::Proxy;
+use crate::replays::Replays;
 use crate::services::Services;
 use crate::source::Source;
 use crate::stage::log_reader::LogReader;
@@ -66,6 +67,8 @@ pub(crate) enum Need {
     Time,
     /// `--park`
     Parking,
+    /// `--partitioned`
+    Partitions,
     /// A broker with ACLs.
     Authorizer,
     /// A standby of `synchronized_standby_slots`.
@@ -81,6 +84,7 @@ impl Need {
             Need::Nothing => "nothing",
             Need::Time => "time",
             Need::Parking => "parking",
+            Need::Partitions => "partitions",
             Need::Authorizer => "authorizer",
             Need::Standby => "standby",
             Need::Nameserver => "nameserver",
@@ -93,6 +97,7 @@ impl Need {
             Need::Nothing => "",
             Need::Time | Need::Authorizer => " (on request)",
             Need::Parking => " (on request, with --park)",
+            Need::Partitions => " (with --partitioned)",
             Need::Standby => " (on request, from Postgres 17 on)",
             Need::Nameserver => " (on request, as root)",
         }
@@ -140,6 +145,10 @@ pub(crate) const KINDS: &[Kind] = &[
     only(Source::Poll, kind("router-isolated", "nothing passes between a router and both servers for longer than its lease, during a large transaction", |g, r| Box::pin(network::router_isolated(g, r)))),
     only(Source::Poll, kind("rows-locked", "an application locks due rows for 2 to 5 s", |g, r| Box::pin(rows::locked(g, r)))),
     only(Source::Poll, kind("rows-refused", "max.message.bytes of one topic is so low that rows are refused, while `dead-letters retry --all` runs again and again", |g, r| Box::pin(rows::refused(g, r)))),
+    kind("rows-pruned", "`outbox-router prune` deletes rows that were delivered a second ago", |g, r| Box::pin(rows::pruned(g, r))),
+    kind("rows-pruned-broker-frozen", "the same while the broker does not answer, and then the router is killed and restarted", |g, r| Box::pin(rows::pruned_while_broker_is_frozen(g, r))),
+    kind("rows-replayed", "`outbox-router replay` sends the rows of the last minute again, while other faults happen", |g, r| Box::pin(rows::replayed(g, r))),
+    only(Source::Log, needs(Need::Partitions, "partition-dropped", "rows of an old day are written, and prune drops their partition as soon as they are delivered", |g, r| Box::pin(rows::partition_dropped(g, r)))),
     only(Source::Poll, kind("rows-deleted", "published rows are deleted, and the table is vacuumed", |g, r| Box::pin(rows::deleted(g, r)))),
     needs(Need::Time, "router-stderr-unread", "nobody reads the router's standard error, and the pipe is full", |g, r| Box::pin(router::stderr_unread(g, r))),
     needs(Need::Time, "producer-quota", "a quota limits producers to 10 to 40 kB/s", |g, r| Box::pin(broker::producer_quota(g, r))),
@@ -208,6 +217,7 @@ pub(crate) struct Ground {
     pub(crate) watch: Watch,
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) replays: Replays,
     /// The routers other than the active one; other active ones if they poll.
     pub(crate) standbys: Vec<Router>,
     /// Whether every second router started cannot send large events.
