@@ -30,12 +30,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' S
   WHERE i.inhparent = to_regclass(outbox) AND NOT i.inhdetachpending
 $$;
 
--- Raises an error if this role cannot create or drop partitions.
-CREATE OR REPLACE FUNCTION outbox_router.partition_check(outbox text) RETURNS void
+-- Whether the router creates and drops the partitions of an outbox. Raises an error if it should, and this role cannot.
+CREATE OR REPLACE FUNCTION outbox_router.partition_check(outbox text) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   parent regclass := to_regclass(outbox);
 BEGIN
+  IF NOT EXISTS (SELECT FROM outbox_router.partitioned p WHERE p.outbox = partition_check.outbox) THEN
+    RETURN false;
+  END IF;
   IF outbox_router.partition_column(outbox) IS NULL THEN
     RAISE 'the table % does not exist, or is not partitioned by a range of its time', coalesce(parent::text, outbox) USING ERRCODE = 'OBR08',
       HINT = format('If the router should not create its partitions: DELETE FROM outbox_router.partitioned WHERE outbox = %L;', outbox);
@@ -49,6 +52,7 @@ BEGIN
       HINT = (SELECT format('As the owner of the schema: GRANT CREATE ON SCHEMA %s TO %I;', c.relnamespace::regnamespace, current_user)
         FROM pg_class c WHERE c.oid = parent);
   END IF;
+  RETURN true;
 END $$;
 
 -- The next partition to create: the default one, or the first that is missing until 7 days, 3 weeks or 3 months from now. All NULL: none is.
@@ -121,10 +125,9 @@ DECLARE
   next record;
   created text;
 BEGIN
-  IF NOT EXISTS (SELECT FROM outbox_router.partitioned p WHERE p.outbox = create_partition.outbox) THEN
+  IF NOT outbox_router.partition_check(outbox) THEN
     RETURN NULL;
   END IF;
-  PERFORM outbox_router.partition_check(outbox);
   IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox-router partitions ' || outbox, 0)) THEN
     RETURN NULL;
   END IF;
@@ -221,10 +224,9 @@ DECLARE
   counted record;
   holder text;
 BEGIN
-  IF NOT EXISTS (SELECT FROM outbox_router.partitioned p WHERE p.outbox = drop_partition.outbox) THEN
+  IF NOT outbox_router.partition_check(outbox) THEN
     RETURN;
   END IF;
-  PERFORM outbox_router.partition_check(outbox);
   SELECT p.part, p.lower, p.upper INTO chosen FROM outbox_router.partitions_of(outbox) p
     WHERE NOT p.is_default AND p.upper <= until AND (since IS NULL OR p.lower >= since) ORDER BY p.lower LIMIT 1;
   IF NOT FOUND THEN
@@ -246,6 +248,8 @@ BEGIN
   -- a standby does not keep writers waiting
   SET LOCAL synchronous_commit = local;
   FOR attempt IN 1..3 LOOP
+    problem := NULL;
+    locked := false;
     -- a failed attempt releases its locks, so that no writer waits for them
     BEGIN
       -- from here on, nobody can insert into this partition
@@ -266,8 +270,6 @@ BEGIN
       EXECUTE format('DROP TABLE %s', chosen.part);
       dropped := true;
       deleted := counted.all_rows;
-      problem := NULL;
-      locked := false;
       RETURN;
     EXCEPTION
       WHEN lock_not_available THEN
@@ -275,7 +277,6 @@ BEGIN
         locked := true;
       WHEN dependent_objects_still_exist OR wrong_object_type OR insufficient_privilege THEN
         problem := format('%s: %s', chosen.part, SQLERRM);
-        locked := false;
         RETURN;
     END;
   END LOOP;
@@ -289,10 +290,9 @@ CREATE OR REPLACE FUNCTION outbox_router.count_partitions(
 DECLARE
   default_part regclass;
 BEGIN
-  IF NOT EXISTS (SELECT FROM outbox_router.partitioned p WHERE p.outbox = count_partitions.outbox) THEN
+  IF NOT outbox_router.partition_check(outbox) THEN
     RETURN;
   END IF;
-  PERFORM outbox_router.partition_check(outbox);
   SELECT string_agg(((extract(epoch FROM p.lower) * 1000000)::bigint)::text, ' ') FILTER (WHERE p.upper > now() AND isfinite(p.lower)),
       count(*) FILTER (WHERE p.upper <= until), min(p.part::oid) FILTER (WHERE p.is_default)
     INTO begins, old, default_part FROM outbox_router.partitions_of(outbox) p;
@@ -303,6 +303,6 @@ BEGIN
   END IF;
 END $$;
 
-REVOKE ALL ON FUNCTION outbox_router.partitions_of, outbox_router.partition_check, outbox_router.next_partition,
-  outbox_router.partition_name, outbox_router.create_partition, outbox_router.period_begin, outbox_router.partition_rows, outbox_router.partition_lock_holder, outbox_router.drop_partition,
-  outbox_router.count_partitions FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbox_router.partitions_of, outbox_router.partition_check, outbox_router.next_partition, outbox_router.partition_name,
+  outbox_router.create_partition, outbox_router.period_begin, outbox_router.partition_rows, outbox_router.partition_lock_holder,
+  outbox_router.drop_partition, outbox_router.count_partitions FROM PUBLIC;

@@ -30,6 +30,16 @@ pub(super) trait Pass {
     fn log(&self, error: &Error);
 }
 
+/// Warns of a failure. `failing`: what it means, as the beginning of a sentence.
+pub(super) fn warn(failing: &str, error: &Error) {
+    match error {
+        Error::Definite(definite) => {
+            tracing::warn!(code = %definite.code, remedy = %definite.remedy, "{failing}: {}", definite.what);
+        }
+        Error::Transient(transient) => tracing::warn!("{failing} for now: {transient}"),
+    }
+}
+
 /// Repeats it until `stop`.
 pub(super) async fn repeat(pass: &impl Pass, stop: &CancellationToken) {
     let mut logged = None;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connect;
-use super::hourly::{Pass, all_active, repeat};
+use super::hourly::{Pass, all_active, repeat, warn};
 use super::times::now;
 use crate::config::{Config, TableName};
 use crate::error::Error;
@@ -63,17 +63,7 @@ impl Pass for Upkeep {
     }
 
     fn log(&self, error: &Error) {
-        match error {
-            Error::Definite(definite) => tracing::warn!(
-                code = %definite.code,
-                remedy = %definite.remedy,
-                "partitions of the outbox are not created: {}",
-                definite.what
-            ),
-            Error::Transient(transient) => {
-                tracing::warn!("partitions of the outbox are not created for now: {transient}");
-            }
-        }
+        warn("partitions of the outbox are not created", error);
     }
 }
 

@@ -171,13 +171,13 @@ impl<'a> Init<'a> {
             return Err(partitions::refused(config));
         }
         self.maker.make_all(&emit_message::objects(&config.outbox)).await?;
-        let mut filled = config.outbox.clone();
-        if let [table] = filled.tables.as_slice()
+        let mut emit_outbox = config.outbox.clone();
+        if let [table] = emit_outbox.tables.as_slice()
             && self.maker.is_there("table", &business_key::is_partitioned(table)).await?
         {
-            filled = partitions::without_keys(&filled);
+            emit_outbox = partitions::without_keys(&emit_outbox);
         }
-        if let Some(function) = business_key::object(&filled) {
+        if let Some(function) = business_key::object(&emit_outbox) {
             self.maker.make(&function).await?;
         }
         self.maker.make_all(&retention::objects(config)).await?;
@@ -187,7 +187,7 @@ impl<'a> Init<'a> {
         for table in managed {
             self.create_partitions(table).await?;
         }
-        let emit = self.make_emit(&filled).await?;
+        let emit = self.make_emit(&emit_outbox).await?;
         let mut password = String::new();
         if let Some(role) = self.role {
             password = password_step(&mut self.maker, role).await?;
@@ -252,7 +252,7 @@ impl<'a> Init<'a> {
 
     /// One transaction each, so that nobody waits for all of them.
     async fn create_partitions(&mut self, table: &TableName) -> Result<(), Error> {
-        let what = partitions::ahead(table).name;
+        let what = partitions::name(table);
         let session = &mut self.maker.session;
         if !count_partitions(session, &table.in_sql(), 0).await?.missing {
             return self.maker.say(&what, "exist already");

@@ -90,10 +90,15 @@ pub(super) fn registration(config: &Config, table: &TableName, period: Period) -
     }
 }
 
-/// The same for the script, and for a table that exists.
+/// What the partitions of a table are called.
+pub(super) fn name(table: &TableName) -> String {
+    format!("partitions of {}", table.in_sql())
+}
+
+/// The same for the script.
 pub(super) fn ahead(table: &TableName) -> Object {
     Object {
-        name: format!("partitions of {}", table.in_sql()),
+        name: name(table),
         purpose: "The partitions of the next days or months, and one for all other rows".to_owned(),
         there: format!(
             "(SELECT c.missing IS NOT TRUE FROM outbox_router.count_partitions({}, now()) c)",

@@ -44,17 +44,17 @@ pub(super) fn script(config: &Config, role: &str, partitioned: Option<Period>) -
     }
     let mut parts: Vec<Object> = object::outbox_schemas(config);
     parts.extend(polling::wakes(config).then(polling::wake_function));
-    let mut filled = config.outbox.clone();
+    let mut emit_outbox = config.outbox.clone();
     if partitioned.is_some() {
-        filled = partitions::without_keys(&filled);
+        emit_outbox = partitions::without_keys(&emit_outbox);
     }
     for table in &config.outbox.tables {
         parts.push(outbox_table::object(config, table, partitioned));
         parts.extend(partitioned.map(|period| partitions::registration(config, table, period)));
     }
     parts.extend(partitioned.map(|_| partitions::assertion(config)));
-    parts.extend(business_key::object(&filled));
-    parts.extend(outbox_table::emit(&filled));
+    parts.extend(business_key::object(&emit_outbox));
+    parts.extend(outbox_table::emit(&emit_outbox));
     parts.extend(emit_message::objects(&config.outbox));
     parts.extend(retention::objects(config));
     if let (Some(_), Some(first)) = (partitioned, config.outbox.tables.first()) {

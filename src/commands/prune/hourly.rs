@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{before, tables, verify_archive, verify_stored, whole_periods};
 use crate::commands::connect_for_long;
-use crate::commands::hourly::{Pass, all_active, repeat};
+use crate::commands::hourly::{Pass, all_active, repeat, warn};
 use crate::commands::times::now;
 use crate::config::{Config, TableName};
 use crate::error::{Error, ErrorCode};
@@ -68,10 +68,7 @@ impl Pass for Prunes {
             Error::Definite(definite) if definite.code == ErrorCode::PruneRunning => {
                 tracing::info!("old rows are kept for now: {}", definite.what);
             }
-            Error::Definite(definite) => {
-                tracing::warn!(code = %definite.code, remedy = %definite.remedy, "old rows are kept: {}", definite.what);
-            }
-            Error::Transient(transient) => tracing::warn!("old rows are kept for now: {transient}"),
+            _ => warn("old rows are kept", error),
         }
     }
 }
