@@ -174,6 +174,8 @@ CREATE OR REPLACE FUNCTION outbox_router.partition_rows(
 SET extra_float_digits = 1 SET bytea_output = 'hex' SET row_security = off SET jit = off AS $$
 DECLARE
   condition text;
+  -- a partition may have partitions
+  tables oid[] := ARRAY(SELECT t.relid FROM pg_partition_tree(part) t);
 BEGIN
   IF counts_for_drop THEN
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox-router replay', 0));
@@ -181,11 +183,11 @@ BEGIN
   condition := outbox_router.prune_condition(outbox);
   PERFORM outbox_router.prune_check(outbox);
   PERFORM outbox_router.prune_lease(outbox, token);
-  EXECUTE format('SELECT count(*), count(*) FILTER (WHERE (%s) IS NOT TRUE) FROM %s q WHERE q.tableoid = $1 AND q.%I >= $2 AND q.%3$I < $3',
-    condition, to_regclass(outbox), outbox_router.partition_column(outbox)) INTO all_rows, kept USING part, lower, upper;
+  EXECUTE format('SELECT count(*), count(*) FILTER (WHERE (%s) IS NOT TRUE) FROM %s q WHERE q.tableoid = ANY ($1) AND q.%I >= $2 AND q.%3$I < $3',
+    condition, to_regclass(outbox), outbox_router.partition_column(outbox)) INTO all_rows, kept USING tables, lower, upper;
   -- 8: triggers of DELETE
   IF outbox_router.prune_archive(outbox) IS NOT NULL
-      OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid IN (to_regclass(outbox), part) AND NOT t.tgisinternal AND t.tgtype & 8 <> 0) THEN
+      OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = ANY (tables || to_regclass(outbox)::oid) AND NOT t.tgisinternal AND t.tgtype & 8 <> 0) THEN
     kept := all_rows;
   END IF;
   UPDATE outbox_router.prunes p SET lease_until = clock_timestamp() + interval '60 s',
@@ -262,7 +264,7 @@ BEGIN
         RETURN;
       END IF;
       -- whoever waits for this partition may have the outbox locked, and would be the victim of a deadlock
-      IF EXISTS (SELECT FROM pg_locks l WHERE l.relation = chosen.part AND l.locktype = 'relation' AND NOT l.granted) THEN
+      IF EXISTS (SELECT FROM pg_locks l WHERE l.relation IN (SELECT t.relid FROM pg_partition_tree(chosen.part) t) AND l.locktype = 'relation' AND NOT l.granted) THEN
         RAISE lock_not_available USING MESSAGE = format('somebody writes to %s', chosen.part);
       END IF;
       -- writers queue behind this request

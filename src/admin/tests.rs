@@ -78,7 +78,7 @@ async fn metrics_contain_every_documented_name() {
     let admin = Admin::start();
     admin.monitor.topic_counters("orders").delivered(3, 30);
     let polled = pg_logical::PgTimestamp::now();
-    admin.monitor.counted_rows(CountedRows { due: 0, oldest: None, failed: 0, polled });
+    admin.monitor.counted_rows(CountedRows { due: 0, oldest: None, failed: 0, refused: 0, polled });
     admin.monitor.heartbeat_enabled(Duration::from_secs(1));
     admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
     admin.monitor.retention_enabled();

@@ -128,6 +128,8 @@ metrics! {
         "Rows of the outbox that are due, including those in flight; 10,000 stands for that or more; only when the table is polled.";
     ROWS_DUE_AGE_SECONDS = Gauge "rows_due_age_seconds" [], Some(Unit::Seconds),
         "Age of the oldest row that is due; only when the table is polled.";
+    ROWS_REFUSED = Gauge "rows_refused" [], Some(Unit::Count),
+        "Rows that were refused and are tried again, and those that wait behind them; 10,000 stands for that or more; only when the table is polled.";
     ROWS_FAILED = Gauge "rows_failed" [], Some(Unit::Count),
         "Rows that were refused too often and wait for a decision; 10,000 stands for that or more; only when the table is polled.";
     PRUNED_ROWS_TOTAL = Counter "pruned_rows_total" ["table"], Some(Unit::Count),

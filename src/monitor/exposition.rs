@@ -81,6 +81,7 @@ impl Samples<'_> {
             self.gauge(&metrics::POLL_AGE_SECONDS, None).set(polling.poll_age_seconds);
             self.gauge(&metrics::ROWS_DUE, None).set(polling.rows_due as f64);
             self.gauge(&metrics::ROWS_DUE_AGE_SECONDS, None).set(polling.oldest_due_seconds);
+            self.gauge(&metrics::ROWS_REFUSED, None).set(polling.rows_refused as f64);
             self.gauge(&metrics::ROWS_FAILED, None).set(polling.rows_failed as f64);
         }
         if let Some(retention) = &report.retention {

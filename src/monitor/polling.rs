@@ -13,6 +13,7 @@ pub(super) fn report(rows: &CountedRows, now: PgTimestamp) -> Polling {
         poll_age_seconds: age(rows.polled),
         rows_due: rows.due,
         oldest_due_seconds: rows.oldest.map_or(0.0, age),
+        rows_refused: rows.refused,
         rows_failed: rows.failed,
     }
 }

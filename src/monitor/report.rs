@@ -152,6 +152,9 @@ pub struct Polling {
     pub rows_due: u64,
     /// The age of the oldest of them; 0 if there is none, or if the table has no such time.
     pub oldest_due_seconds: f64,
+    /// Rows that were refused and are tried again, and those that wait behind them.
+    #[serde(default)]
+    pub rows_refused: u64,
     /// Rows that were refused too often.
     pub rows_failed: u64,
 }

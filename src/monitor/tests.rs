@@ -172,9 +172,15 @@ fn rows_that_are_due_grow_older() {
     assert_eq!(monitor.snapshot().polling, None);
     let polled = clock.now();
     let oldest = PgTimestamp(polled.0 - 2_000_000);
-    monitor.counted_rows(CountedRows { due: 3, oldest: Some(oldest), failed: 1, polled });
+    monitor.counted_rows(CountedRows { due: 3, oldest: Some(oldest), failed: 1, refused: 2, polled });
     clock.advance(secs(5));
-    let expected = Polling { poll_age_seconds: 5.0, rows_due: 3, oldest_due_seconds: 7.0, rows_failed: 1 };
+    let expected = Polling {
+        poll_age_seconds: 5.0,
+        rows_due: 3,
+        oldest_due_seconds: 7.0,
+        rows_refused: 2,
+        rows_failed: 1,
+    };
     assert_eq!(monitor.snapshot().polling, Some(expected));
     assert!(metrics_of(&monitor).contains("outbox_router_rows_due_age_seconds 7"));
 }
@@ -228,7 +234,7 @@ fn every_metric_is_present_from_the_start_with_its_help() {
     let (monitor, clock) = Monitor::for_test("r");
     monitor.retention_enabled();
     monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions::default());
-    monitor.counted_rows(CountedRows { due: 1, oldest: None, failed: 0, polled: clock.now() });
+    monitor.counted_rows(CountedRows { due: 1, oldest: None, failed: 0, refused: 0, polled: clock.now() });
     monitor.topic_counters("t");
     monitor.heartbeat_enabled(secs(1));
     monitor.heartbeat_received(clock.now(), secs(0));

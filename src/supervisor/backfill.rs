@@ -244,8 +244,8 @@ async fn warn_of_idle_timeout(session: &mut Session, slot: &str) -> Result<(), E
     let timeout = "SELECT nullif(current_setting('idle_replication_slot_timeout', true), '0')";
     if let Some(timeout) = session.query_one(timeout).await?.filter(|timeout| !timeout.is_empty()) {
         tracing::warn!(
-            remedy = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf(), until the rows are sent",
-            "the slot {slot} is idle while rows from before it are sent, and Postgres invalidates it after {timeout}"
+            remedy = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+            "the slot {slot} is idle until the rows from before it are sent, and Postgres invalidates it after {timeout}"
         );
     }
     Ok(())

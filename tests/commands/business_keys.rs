@@ -107,6 +107,23 @@ fn an_existing_table_gets_the_statements_that_add_the_column() {
     assert!(!place.run(&["check"]).out.contains("business keys"));
 }
 
+/// It may put a view in the table's place, whose functions would otherwise run with the rights of whoever ran init.
+#[test]
+fn the_function_that_finds_a_key_belongs_to_the_owner_of_the_table() {
+    let place = Place::new();
+    let owner = format!("{}_owner", place.name);
+    place.psql(&format!(
+        "CREATE ROLE {owner}; CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text, aggregate_id text, \
+         event_type text, payload jsonb, headers jsonb, idempotency_key text UNIQUE); ALTER TABLE outbox OWNER TO {owner}"
+    ));
+    succeeded(place.run(&["init"]), &["function outbox_router.event_with_key: created"]);
+    let of = "SELECT proowner::regrole FROM pg_proc WHERE proname = 'event_with_key'";
+    assert_eq!(place.psql(of), format!("{owner}\n"));
+    let first = succeeded(in_sql(&place.url("postgres"), FIRST), &[]).out;
+    assert_eq!(succeeded(in_sql(&place.url("postgres"), &skipping()), &[]).out, first);
+    place.psql(&format!("DROP OWNED BY {owner}; DROP ROLE {owner}"));
+}
+
 /// Also in one microsecond, and after the clock was set back; by a role that may only insert.
 #[test]
 fn ids_of_a_session_increase() {

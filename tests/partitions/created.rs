@@ -209,7 +209,7 @@ async fn partitions_of_a_table_with_an_unusual_name_have_names_that_differ() {
     let outbox = Outbox::bare(shared::postgres()).await;
     let name = "Ausgang\"der.Ereignisse'für.die.Bestellungen.und.Rechnungen";
     let settings = Settings::new(&outbox, &kafka)
-        .set("outbox.table", format!("\"Mein Schema\".\"{}\"", name.replace('"', "\"\"")));
+        .set("outbox.table", format!("\"Mein $$ Schema\".\"{}\"", name.replace('"', "\"\"")));
     succeeded(settings.run_async(&["init", "--partitioned", "month"]).await, &["created, with partitions"]);
     let names = outbox
         .text("SELECT concat(count(DISTINCT c.relname), ' ', max(octet_length(c.relname))) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relkind = 'r'")

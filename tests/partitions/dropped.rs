@@ -307,3 +307,42 @@ async fn a_week_is_dropped_once_its_last_day_is_old() {
     let dropped = 7 - left.len();
     assert_eq!((&pruned["deleted"], &pruned["dropped"]), (&dropped.into(), &dropped.into()), "{pruned}");
 }
+
+/// A partition may have partitions: their rows count, and their triggers.
+#[tokio::test]
+async fn a_partition_with_partitions_is_dropped_once_none_of_their_rows_is_needed() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = by_day(&kafka).await;
+    outbox.partition_of(41).await;
+    outbox
+        .execute(
+            "DO $$ DECLARE bounds text := (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname = 'outbox_41_days_ago'); BEGIN \
+             DROP TABLE outbox_41_days_ago; EXECUTE 'CREATE TABLE nested PARTITION OF outbox ' || bounds || ' PARTITION BY RANGE (created_at)'; \
+             CREATE TABLE leaf PARTITION OF nested DEFAULT; END $$",
+        )
+        .await;
+    outbox.insert_ago("old", 10, 41).await;
+    let router = Router::active(&settings).await;
+    outbox.all_behind_slot().await;
+    router.stop().await;
+    outbox.insert_ago("late", 1, 41).await;
+    let pruned = json(&prune(&settings, &["--json"]).await);
+    assert_eq!(
+        (&pruned["deleted"], &pruned["dropped"], &pruned["others"]),
+        (&10.into(), &0.into(), &1.into()),
+        "{pruned}"
+    );
+    let router = Router::active(&settings).await;
+    outbox.all_behind_slot().await;
+    router.stop().await;
+    outbox
+        .execute(
+            "CREATE TABLE seen (n bigint); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO public.seen VALUES (1); RETURN OLD; END $$; GRANT INSERT ON seen TO PUBLIC; \
+             CREATE TRIGGER t AFTER DELETE ON leaf FOR EACH ROW EXECUTE FUNCTION f()",
+        )
+        .await;
+    succeeded(prune(&settings, &[]).await, &["Deleted 1 row of"]);
+    succeeded(prune(&settings, &[]).await, &["Dropped 1 partition"]);
+    assert_eq!(outbox.text("SELECT concat(count(*), ' ', to_regclass('nested')) FROM seen").await, "1 ");
+}

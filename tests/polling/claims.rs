@@ -47,7 +47,13 @@ impl Poller {
     }
 
     async fn claim(&self, limit: usize) -> Claim {
-        let claim = self.table.claim(self.token, limit, 1 << 20, &["id".to_owned()]);
+        self.claim_columns(limit, &["id"]).await
+    }
+
+    /// Claims up to a megabyte of these columns.
+    async fn claim_columns(&self, limit: usize, columns: &[&str]) -> Claim {
+        let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
+        let claim = self.table.claim(self.token, limit, 1 << 20, &columns);
         let mut rows = self.run(&claim).await;
         // it has put rows behind others
         while rows[0][0].as_deref() == Some(BUSY) {
@@ -99,6 +105,22 @@ async fn an_aggregate_is_claimed_by_one_poller_at_a_time() {
     assert_eq!(b.claim(10).await, None);
     assert_eq!(a.publish(&third, true).await, (true, 1));
     assert_eq!(numbers(&outbox, &b.claim(10).await).await, ["x4"]);
+}
+
+/// They are stored compressed, and the router holds them as text.
+#[tokio::test]
+async fn a_claim_has_no_more_text_than_it_may() {
+    let (outbox, a, b) = pollers().await;
+    let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                  SELECT 'order', n, jsonb_build_object('n', repeat('x', 200000)) FROM generate_series(1, 20) n";
+    outbox.execute(insert).await;
+    assert_eq!(a.claim_columns(20, &["id", "payload"]).await.unwrap().1.len(), 6);
+    outbox.execute("UPDATE outbox SET refusals = 1, next_attempt_at = now() WHERE position > 6").await;
+    assert_eq!(
+        b.claim_columns(20, &["payload", "aggregate_id"]).await.unwrap().1.len(),
+        6,
+        "rows that are tried again"
+    );
 }
 
 #[tokio::test]

@@ -149,3 +149,95 @@ async fn no_session_needs_settings_that_a_pooler_refuses() {
     succeeded(settings.run_async(&["dead-letters", "list"]).await, &["No row was refused"]);
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
+
+/// The table of a relay that had its own status, with rows that it has not sent.
+#[tokio::test]
+async fn rows_that_wait_when_the_columns_are_added_are_sent_before_newer_ones() {
+    let kafka = Kafka::shared();
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox
+        .execute(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
+             event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{}', \
+             created_at timestamptz DEFAULT clock_timestamp(), status text NOT NULL DEFAULT 'NEW')",
+        )
+        .await;
+    outbox.insert("order", "sent", "{\"n\": 1}").await;
+    outbox.execute("UPDATE outbox SET status = 'PUBLISHED'").await;
+    outbox.insert_numbers("order", "a", 1..20).await;
+    // the first rows are elsewhere in the table
+    outbox.execute("UPDATE outbox SET event_type = 'happened too' WHERE (payload ->> 'n')::int < 5").await;
+    let settings = Settings::polling(&outbox, &kafka);
+    succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": exists already"]);
+    let missing = settings.run_async(&["check"]).await;
+    let statements = missing.out.lines().map(str::trim);
+    for statement in statements.filter(|line| line.starts_with("BEGIN") || line.starts_with("CREATE ")) {
+        outbox.execute(statement).await;
+    }
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    outbox.insert_numbers("order", "a", 20..30).await;
+    Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
+    outbox.execute("DELETE FROM outbox WHERE aggregate_id = 'sent'").await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// No claim would find such a row, and later ones of its aggregate would overtake it.
+#[tokio::test]
+async fn a_row_without_a_position_keeps_the_router_waiting_until_it_has_one() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    outbox.execute("ALTER TABLE outbox ALTER position DROP NOT NULL").await;
+    outbox.insert_numbers("order", "a", 1..10).await;
+    let mut router = Router::active(&settings).await;
+    outbox.all_published().await;
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload, position) VALUES ('order', 'a', '{\"n\": 10}', NULL); \
+             INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 11}')",
+        )
+        .await;
+    router.logs("rows of public.outbox wait to be sent and have no position").await;
+    let found = settings.run_async(&["check"]).await;
+    assert!(found.code == 1 && found.out.contains("OBR-1107"), "{}", found.out);
+    let statement = found.out.lines().map(str::trim).find(|line| line.starts_with("UPDATE ")).unwrap();
+    outbox.execute(statement).await;
+    outbox.insert_numbers("order", "a", 12..20).await;
+    outbox.all_published().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+#[tokio::test]
+async fn a_role_that_row_level_security_applies_to_is_refused() {
+    let (outbox, settings) = polled(&Kafka::shared()).await;
+    let role = format!("{}_router", outbox.name);
+    succeeded(settings.run_async(&["init", "--role", &role]).await, &["granted"]);
+    outbox
+        .execute(&format!(
+            "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY; CREATE POLICY visible ON outbox TO {role} USING (aggregate_id <> 'hidden')"
+        ))
+        .await;
+    let settings = settings.set("postgres.url", outbox.url().replace("postgres@", &format!("{role}@")));
+    let ended = Router::start(&settings).exits(1).await;
+    ended.says(&["OBR-1107", "row-level security of public.outbox may hide rows"]);
+    outbox.execute(ended.command("ALTER ROLE ")).await;
+    outbox.insert_numbers("order", "hidden", 1..5).await;
+    Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
+    outbox.all_published().await;
+    outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// Otherwise each session would send the same rows again.
+#[tokio::test]
+async fn a_table_that_refuses_to_be_marked_stops_the_router() {
+    let (outbox, settings) = polled(&Kafka::shared()).await;
+    outbox.execute("ALTER TABLE outbox ADD CONSTRAINT never_published CHECK (status <> 'PUBLISHED')").await;
+    let router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "a", 1..5).await;
+    router.exits(3).await.says(&[
+        "OBR-1005",
+        "never_published",
+        "some may be sent twice",
+        "Change the constraint",
+    ]);
+}

@@ -128,3 +128,27 @@ async fn rows_behind_one_that_somebody_deletes_are_published() {
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
+
+#[tokio::test]
+async fn a_refusal_that_could_not_be_stored_in_time_is_stored_later() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    let settings = settings.set("topics.allow", vec![outbox.topic("order")]).set("source.lease", "10s");
+    outbox.insert("forbidden", "a", "{\"n\": 1}").await;
+    outbox.insert_numbers("order", "a", 2..5).await;
+    let mut client = outbox.client().await;
+    let lock = client.transaction().await.unwrap();
+    lock.batch_execute("SELECT FROM outbox WHERE aggregate_type = 'forbidden' FOR UPDATE").await.unwrap();
+    let mut router = Router::active(&settings).await;
+    outbox.insert_numbers("order", "b", 1..5).await;
+    kafka.holds(&outbox.name, 4).await;
+    router.logs("a row that was refused cannot be marked").await;
+    lock.rollback().await.unwrap();
+    refused(&outbox, 1).await;
+    outbox
+        .execute("UPDATE outbox SET aggregate_type = 'order', next_attempt_at = now() WHERE refusals > 0")
+        .await;
+    outbox.all_published().await;
+    router.stop().await;
+    same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}

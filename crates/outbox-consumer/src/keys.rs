@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, GenericClient};
 
@@ -141,7 +140,9 @@ impl IdempotencyKey {
     ) -> Result<bool, Error> {
         let sql = format!("SELECT 1 / ({FINISH})::int = 1");
         match self.call_finish(client, token, response, &sql).await {
-            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Ok(false),
+            Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::DIVISION_BY_ZERO) => {
+                Ok(false)
+            }
             finished => finished,
         }
     }

@@ -54,8 +54,8 @@ pub(super) fn is_partitioned(table: &TableName) -> String {
     )
 }
 
-/// The function that finds the first event with a key. It reads the table with the rights of its owner, because an application only
-/// needs INSERT. `None`: there is no such column, or more than one table.
+/// The function that finds the first event with a key. It reads the table with the rights of the table's owner: an application only needs
+/// INSERT, and code of the table, such as a view in its place, gains no other rights. `None`: there is no such column, or more than one table.
 pub(super) fn object(outbox: &OutboxConfig) -> Option<Object> {
     let [table] = outbox.tables.as_slice() else { return None };
     let column = Field::IdempotencyKey.column(&outbox.columns)?;
@@ -65,6 +65,12 @@ pub(super) fn object(outbox: &OutboxConfig) -> Option<Object> {
         quoting::identifier(id),
         table.in_sql(),
         quoting::identifier(column)
+    );
+    let to_owner = format!(
+        "DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({}));\nBEGIN\n  \
+         IF pg_catalog.current_setting('is_superuser') = 'on' THEN\n    \
+         EXECUTE 'ALTER FUNCTION outbox_router.{FIRST_EVENT} OWNER TO ' || owner;\n  END IF;\nEND",
+        literal(&table.in_sql())
     );
     let function = router_function(FIRST_EVENT);
     Some(Object {
@@ -91,8 +97,9 @@ pub(super) fn object(outbox: &OutboxConfig) -> Option<Object> {
         )),
         make: format!(
             "CREATE FUNCTION outbox_router.{FIRST_EVENT}(key text) RETURNS uuid\nLANGUAGE sql STABLE STRICT SECURITY DEFINER\n\
-             SET search_path = pg_catalog, pg_temp\nAS {};",
-            quoting::dollar_quoted(&body)
+             SET search_path = pg_catalog, pg_temp\nAS {};\nDO {};",
+            quoting::dollar_quoted(&body),
+            quoting::dollar_quoted(&to_owner)
         ),
         ..Object::default()
     })

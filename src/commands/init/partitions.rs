@@ -1,6 +1,6 @@
 //! `init --partitioned`: an outbox that is partitioned by the time of its rows, and its partitions.
 
-use pg_logical::quoting::literal;
+use pg_logical::quoting::{dollar_quoted, literal};
 
 use super::object::{Object, privilege_to_call};
 use crate::cli::init::Period;
@@ -60,9 +60,9 @@ pub(super) fn register(table: &TableName, period: Period) -> String {
 /// The statements that create all partitions that are missing.
 pub(super) fn create_all(table: &TableName) -> String {
     let outbox = literal(&table.in_sql());
-    format!(
-        "DO $$ BEGIN\n  WHILE outbox_router.create_partition({outbox}) IS NOT NULL LOOP END LOOP;\nEND $$;"
-    )
+    let block =
+        format!("BEGIN\n  WHILE outbox_router.create_partition({outbox}) IS NOT NULL LOOP END LOOP;\nEND");
+    format!("DO {};", dollar_quoted(&block))
 }
 
 /// Registers a table that exists.
@@ -127,6 +127,14 @@ pub(super) fn owner_of_functions(table: &TableName) -> Object {
         .iter()
         .map(|function| format!("  EXECUTE 'ALTER FUNCTION {function} OWNER TO ' || owner;"))
         .collect();
+    let block = format!(
+        "DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({outbox}));\n  \
+             may_create CONSTANT boolean := pg_catalog.has_schema_privilege(owner, 'outbox_router', 'CREATE');\nBEGIN\n  \
+             EXECUTE 'GRANT USAGE, CREATE ON SCHEMA outbox_router TO ' || owner;\n{}\n  \
+             IF NOT may_create THEN\n    EXECUTE 'REVOKE CREATE ON SCHEMA outbox_router FROM ' || owner;\n  END IF;\n  \
+             EXECUTE 'GRANT EXECUTE ON FUNCTION {PARTITION_ROWS} TO ' || owner;\nEND",
+        alter.join("\n")
+    );
     Object {
         name: "functions of partitions".to_owned(),
         purpose: "They run with the rights of the outbox's owner".to_owned(),
@@ -141,14 +149,7 @@ pub(super) fn owner_of_functions(table: &TableName) -> Object {
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
             "a superuser has to run init once, because the table belongs to another role. Until then, partitions are not created".to_owned(),
         )),
-        make: format!(
-            "DO $$ DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({outbox}));\n  \
-             may_create CONSTANT boolean := pg_catalog.has_schema_privilege(owner, 'outbox_router', 'CREATE');\nBEGIN\n  \
-             EXECUTE 'GRANT USAGE, CREATE ON SCHEMA outbox_router TO ' || owner;\n{}\n  \
-             IF NOT may_create THEN\n    EXECUTE 'REVOKE CREATE ON SCHEMA outbox_router FROM ' || owner;\n  END IF;\n  \
-             EXECUTE 'GRANT EXECUTE ON FUNCTION {PARTITION_ROWS} TO ' || owner;\nEND $$;",
-            alter.join("\n")
-        ),
+        make: format!("DO {};", dollar_quoted(&block)),
         done: "given to the owner of the table",
         ..Object::default()
     }

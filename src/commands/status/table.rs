@@ -192,19 +192,23 @@ fn partitions_line(partitions: &PartitionsReport) -> String {
 }
 
 fn polling_line(polling: &Polling) -> String {
-    let Polling { poll_age_seconds: age, rows_due, oldest_due_seconds: oldest, rows_failed } = polling;
+    let Polling { poll_age_seconds: age, rows_due, oldest_due_seconds: oldest, rows_refused, rows_failed } =
+        polling;
     let due = match rows_due {
         0 => "no row is due".to_owned(),
         due => format!("{} due, the oldest for {oldest:.1} s", counted(*due, "row")),
     };
-    let failed = match rows_failed {
-        0 => String::new(),
-        failed => {
-            let list = with_config_file("outbox-router dead-letters list");
-            format!("; {} failed: {list}", counted(*failed, "row"))
-        }
-    };
-    format!("polled {age:.1} s ago, {due}{failed}")
+    let mut line = format!("polled {age:.1} s ago, {due}");
+    if *rows_refused > 0 {
+        line += &format!("; {} refused, or behind one that was", counted(*rows_refused, "row"));
+    }
+    if *rows_failed > 0 {
+        line += &format!("; {} failed", counted(*rows_failed, "row"));
+    }
+    if rows_refused + rows_failed > 0 {
+        line += &format!(": {}", with_config_file("outbox-router dead-letters list"));
+    }
+    line
 }
 
 /// Counts that should be zero.

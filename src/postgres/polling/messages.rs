@@ -40,6 +40,8 @@ pub struct CountedRows {
     pub oldest: Option<PgTimestamp>,
     /// Those that were refused too often.
     pub failed: u64,
+    /// Those that were refused and are tried again, or wait behind such a row.
+    pub refused: u64,
     /// When rows were last claimed, or none were found.
     pub polled: PgTimestamp,
 }

@@ -26,10 +26,14 @@ pub const MAX_REFUSALS: u32 = 8;
 /// Begins a transaction in which the planner has only the intended plan.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; \
      SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp";
+     SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; SET LOCAL row_security = off; \
+     SET LOCAL search_path = pg_catalog, pg_temp";
 
 /// The first column of the answer to [`PolledTable::claim`].
 pub const BUSY: &str = "busy";
+
+/// The same: a row waits that has no position, so that later ones of its aggregate could overtake it.
+pub const UNPLACED: &str = "unplaced";
 
 /// The names of an outbox table that is polled, quoted.
 #[derive(Debug, Clone)]
@@ -38,7 +42,6 @@ pub struct PolledTable {
     /// The table as a text in `poll_claims`.
     outbox: String,
     aggregate: String,
-    payload: String,
     created_at: Option<String>,
     position: String,
     status: String,
@@ -84,7 +87,6 @@ impl PolledTable {
             outbox: literal(&table),
             table,
             aggregate: identifier(&outbox.columns.aggregate_id),
-            payload: identifier(&outbox.columns.payload),
             created_at: outbox.columns.created_at.as_deref().map(identifier),
             position: identifier(&columns.position),
             status: identifier(&columns.status),
@@ -115,6 +117,29 @@ impl PolledTable {
     /// The row of the alias `q` waits to be published. `q` may be empty.
     fn is_new(&self, q: &str) -> String {
         format!("{q}{} = {}", self.status, self.new)
+    }
+
+    /// An expression: does a row wait that has no position?
+    pub fn has_unplaced(&self) -> String {
+        let PolledTable { table, position, .. } = self;
+        format!(
+            "EXISTS (SELECT FROM {table} q WHERE {} AND q.{position} IS NULL ORDER BY q.{position} LIMIT 1)",
+            self.is_new("q.")
+        )
+    }
+
+    /// The statement that gives these rows positions, drawn by the expression `next`, and with them all that wait in their aggregates.
+    pub fn place(&self, next: &str) -> String {
+        let PolledTable { table, aggregate, position, status, new, failed, created_at, .. } = self;
+        let waits = |q: &str| format!("{q}.{status} IN ({new}, {failed})");
+        let by_time = created_at.as_ref().map(|column| format!("q.{column}, ")).unwrap_or_default();
+        format!(
+            "UPDATE {table} o SET {position} = n.position FROM (SELECT s.row, {next} AS position FROM (SELECT q.ctid AS row FROM {table} q \
+             WHERE {} AND (q.{position} IS NULL OR q.{aggregate} IN (SELECT z.{aggregate} FROM {table} z WHERE {} AND z.{position} IS NULL)) \
+             ORDER BY {by_time}q.{position}, q.ctid) s) n WHERE o.ctid = n.row",
+            waits("q"),
+            waits("z"),
+        )
     }
 
     /// It was refused and is tried again, or waits behind such a row.
@@ -174,8 +199,19 @@ impl PolledTable {
         )
     }
 
-    /// How many rows are due, when the oldest of them was inserted, in microseconds since 1970, and how many were refused too often;
-    /// 10,000 means that or more.
+    /// How many rows were refused and are tried again, or wait behind such a row; 10,000 means that or more.
+    fn count_refused(&self) -> String {
+        format!(
+            "SELECT count(*) FROM (SELECT FROM {} q WHERE {} ORDER BY q.{}, q.{} LIMIT 10000) r",
+            self.table,
+            self.is_retry("q."),
+            self.next_attempt_at,
+            self.position
+        )
+    }
+
+    /// How many rows are due, when the oldest of them was inserted, in microseconds since 1970, how many were refused too often, and how
+    /// many were refused and are tried again, or wait behind such a row; 10,000 means that or more.
     pub fn count(&self) -> String {
         let PolledTable { table, outbox, position, next_attempt_at, .. } = self;
         let inserted = self.inserted();
@@ -187,11 +223,12 @@ impl PolledTable {
             ),
         };
         format!(
-            "{BEGIN}; SELECT count(*), min(d.inserted), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
+            "{BEGIN}; SELECT count(*), min(d.inserted), ({}), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
              AND q.{next_attempt_at} IS NULL AND q.{position} >= {from} ORDER BY q.{position} LIMIT 10000) UNION ALL \
              (SELECT {inserted} FROM {table} q WHERE {} AND q.{next_attempt_at} <= clock_timestamp() \
              ORDER BY q.{next_attempt_at}, q.{position} LIMIT 10000)) d; COMMIT",
             self.count_failed(),
+            self.count_refused(),
             self.is_new("q."),
             self.is_retry("q."),
         )

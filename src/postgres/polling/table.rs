@@ -18,6 +18,9 @@ pub const WAKE_CHANNEL: &str = "outbox_router";
 /// The function of the trigger that notifies it, in the router's schema.
 pub const WAKE_FUNCTION: &str = "wake_pollers";
 
+/// An expression: the next position.
+const NEXT_POSITION: &str = "outbox_router.next_position()";
+
 /// The statement that creates the trigger.
 pub fn wake_trigger(table: &TableName) -> String {
     format!(
@@ -39,7 +42,9 @@ pub fn wakes(oid: &str) -> String {
 pub struct Found {
     /// Its columns.
     pub layout: TableLayout,
-    /// Whether positions are drawn by `next_position`.
+    /// The default of the positions, as an expression.
+    next_position: Option<String>,
+    /// Whether it calls the router's `next_position`.
     bounded: bool,
     /// Whether inserts wake pollers.
     wakes: bool,
@@ -60,13 +65,17 @@ impl Found {
              JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND e.objid = d.oid \
              AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
              JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid JOIN pg_catalog.pg_namespace s ON s.oid = p.pronamespace \
-             WHERE a.attrelid = {oid} AND a.attname = {} AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), {}",
+             WHERE a.attrelid = {oid} AND a.attname = {} AND s.nspname = 'outbox_router' AND p.proname = 'next_position'), {}, \
+             (SELECT pg_catalog.pg_get_expr(d.adbin, d.adrelid) FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attrdef d \
+             ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = {oid} AND a.attname = {})",
             literal(&polling.columns.position),
-            wakes(&oid.to_string())
+            wakes(&oid.to_string()),
+            literal(&polling.columns.position)
         );
         let rows = session.query(&sql).await?;
         let is_true = |column| rows.first().and_then(|row| row.get(column)) == Some("t");
-        Ok(Some(Found { layout, bounded: is_true(0), wakes: is_true(1) }))
+        let next_position = rows.first().and_then(|row| row.get(2)).map(str::to_owned);
+        Ok(Some(Found { layout, next_position, bounded: is_true(0), wakes: is_true(1) }))
     }
 
     /// Looks the table up, and refuses one that cannot be polled.
@@ -99,26 +108,54 @@ impl Found {
             return Err(Error::refused(
                 ErrorCode::ColumnUnusable,
                 format!("{name} lacks columns that polling needs: {}", missing.join(", ")),
-                add_columns(outbox, polling, &missing),
+                found.add_columns(outbox, polling, &missing),
             ));
         }
         let rows = session.query(&found.privileges(&polling.columns)).await?;
-        match rows.first().map(|row| (row.get(0), row.get(1))) {
-            Some((Some("t"), _)) => Err(Error::refused(
-                ErrorCode::NotPrepared,
-                "the table outbox_router.poll_claims does not exist",
+        let is_true = |column| rows.first().and_then(|row| row.get(column)) == Some("t");
+        let refused =
+            |what: String, remedy: Remedy| Err(Error::refused(ErrorCode::NotPrepared, what, remedy));
+        if is_true(0) {
+            return refused(
+                "the table outbox_router.poll_claims does not exist".to_owned(),
                 init_remedy("Create it", conninfo),
-            )),
-            Some((_, Some("t"))) => Ok(found),
-            _ => Err(Error::refused(
-                ErrorCode::NotPrepared,
-                format!("the role {} may not claim and mark rows of {name}", conninfo.user),
+            );
+        }
+        let role = &conninfo.user;
+        if !is_true(1) {
+            return refused(
+                format!("the role {role} may not claim and mark rows of {name}"),
                 init_remedy("Grant the privileges", conninfo),
-            )),
+            );
+        }
+        if is_true(2) {
+            return refused(
+                format!(
+                    "row-level security of {name} may hide rows from the role {role}, which would not be sent"
+                ),
+                Remedy::steps([Step::new("As a superuser, let the role see all rows")
+                    .sql(format!("ALTER ROLE {} BYPASSRLS", identifier(role)))]),
+            );
+        }
+        match found.statements(outbox, polling) {
+            Some(table)
+                if session.query_one(&format!("SELECT {}", table.has_unplaced())).await?.as_deref()
+                    == Some("t") =>
+            {
+                let position = &polling.columns.position;
+                refused(
+                    format!("rows of {name} wait to be sent and have no {position}, so that their order is unknown"),
+                    Remedy::steps([Step::new(
+                        "As the table's owner, give them one; applications have to leave this column out of their inserts",
+                    )
+                    .sql(table.place(found.next_position.as_deref().unwrap_or(NEXT_POSITION)))]),
+                )
+            }
+            _ => Ok(found),
         }
     }
 
-    /// Whether the table of claims is missing, and whether the role has the privileges.
+    /// Whether the table of claims is missing, whether the role has the privileges, and whether row-level security applies to it.
     fn privileges(&self, columns: &StatusColumns) -> String {
         let updated = columns.by_key().filter(|(key, _)| *key != "position");
         let updated: Vec<String> = updated
@@ -134,7 +171,8 @@ impl Found {
             "SELECT c.oid IS NULL, pg_catalog.has_table_privilege({oid}::pg_catalog.oid, 'SELECT') AND {} \
              AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT') \
              AND pg_catalog.has_table_privilege(c.oid, 'INSERT') AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') \
-             AND pg_catalog.has_table_privilege(c.oid, 'DELETE') AND pg_catalog.has_sequence_privilege(s.oid, 'SELECT') \
+             AND pg_catalog.has_table_privilege(c.oid, 'DELETE') AND pg_catalog.has_sequence_privilege(s.oid, 'SELECT'), \
+             pg_catalog.row_security_active({oid}::pg_catalog.oid) \
              FROM (VALUES (1)) one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'outbox_router' \
              LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'poll_claims' \
              LEFT JOIN pg_catalog.pg_class s ON s.relnamespace = n.oid AND s.relname = 'outbox_position'",
@@ -149,6 +187,50 @@ impl Found {
         Some(PolledTable::of(outbox, polling)?.with(self.bounded, has_time))
     }
 
+    /// How to add the columns and indexes that an existing table lacks. Its rows count as published, unless it has a status.
+    fn add_columns(&self, outbox: &Outbox, polling: &Polling, missing: &[&str]) -> Remedy {
+        let table = outbox.tables.first().map(TableName::in_sql).unwrap_or_default();
+        let Some(statements) = self.statements(outbox, polling) else { return Remedy::default() };
+        let added: Vec<String> = definitions(polling)
+            .into_iter()
+            .filter(|(name, _)| missing.contains(name))
+            .map(|(name, definition)| {
+                // the rows that are there were published before, and get no position: the table would be written anew
+                let definition = match name {
+                    name if name == polling.columns.status => {
+                        format!("text NOT NULL DEFAULT {}", literal(&polling.status.published))
+                    }
+                    name if name == polling.columns.position => "bigint".to_owned(),
+                    _ => definition,
+                };
+                format!("ADD COLUMN {} {definition}", identifier(name))
+            })
+            .collect();
+        let defaults: Vec<String> = definitions(polling)
+            .into_iter()
+            .filter(|(name, _)| missing.contains(name))
+            .filter_map(|(name, definition)| {
+                let default = definition.split_once(" DEFAULT ")?.1.to_owned();
+                let late = name == polling.columns.status || name == polling.columns.position;
+                late.then(|| format!("ALTER COLUMN {} SET DEFAULT {default}", identifier(name)))
+            })
+            .collect();
+        // one statement, since no row may be inserted in between
+        let alter = format!("ALTER TABLE {table} {}", [added, defaults].concat().join(", "));
+        let lacks = |name: &str| missing.contains(&name);
+        let mut step = if lacks(&polling.columns.position) && !lacks(&polling.columns.status) {
+            // before anybody inserts a row with a position
+            Step::new("As the table's owner, add them, and give positions to the rows that wait to be sent")
+                .sql(format!("BEGIN; {alter}; {}; COMMIT", statements.place(NEXT_POSITION)))
+        } else {
+            Step::new("As the table's owner, add them; rows that are there count as published").sql(alter)
+        };
+        for index in statements.indexes(true) {
+            step = step.sql(index.trim_end_matches(';'));
+        }
+        Remedy::steps([step])
+    }
+
     /// The columns for the state of a row that the table lacks.
     fn missing<'a>(&self, columns: &'a StatusColumns) -> Vec<&'a str> {
         columns.by_key().map(|(_, name)| name).filter(|name| !self.layout.has(name)).collect()
@@ -160,50 +242,12 @@ impl Found {
     }
 }
 
-/// How to add the columns and indexes that an existing table lacks. Its rows count as published.
-fn add_columns(outbox: &Outbox, polling: &Polling, missing: &[&str]) -> Remedy {
-    let table = outbox.tables.first().map(TableName::in_sql).unwrap_or_default();
-    let Some(statements) = PolledTable::of(outbox, polling) else { return Remedy::default() };
-    let added: Vec<String> = definitions(polling)
-        .into_iter()
-        .filter(|(name, _)| missing.contains(name))
-        .map(|(name, definition)| {
-            // the rows that are there were published before, and get no position: the table would be written anew
-            let definition = match name {
-                name if name == polling.columns.status => {
-                    format!("text NOT NULL DEFAULT {}", literal(&polling.status.published))
-                }
-                name if name == polling.columns.position => "bigint".to_owned(),
-                _ => definition,
-            };
-            format!("ADD COLUMN {} {definition}", identifier(name))
-        })
-        .collect();
-    let defaults: Vec<String> = definitions(polling)
-        .into_iter()
-        .filter(|(name, _)| missing.contains(name))
-        .filter_map(|(name, definition)| {
-            let default = definition.split_once(" DEFAULT ")?.1.to_owned();
-            let late = name == polling.columns.status || name == polling.columns.position;
-            late.then(|| format!("ALTER COLUMN {} SET DEFAULT {default}", identifier(name)))
-        })
-        .collect();
-    // one statement, since no row may be inserted in between
-    let alter = format!("ALTER TABLE {table} {}", [added, defaults].concat().join(", "));
-    let mut step =
-        Step::new("As the table's owner, add them; rows that are there count as published").sql(alter);
-    for index in statements.indexes(true) {
-        step = step.sql(index.trim_end_matches(';'));
-    }
-    Remedy::steps([step])
-}
-
 /// The columns for the state of a row, with type and default.
 pub fn definitions(polling: &Polling) -> [(&str, String); 7] {
     let StatusColumns { position, status, attempts, refusals, next_attempt_at, published_at, last_error } =
         &polling.columns;
     [
-        (position, "bigint NOT NULL DEFAULT outbox_router.next_position()".to_owned()),
+        (position, format!("bigint NOT NULL DEFAULT {NEXT_POSITION}")),
         (status, format!("text NOT NULL DEFAULT {}", literal(&polling.status.new))),
         (attempts, "integer NOT NULL DEFAULT 0".to_owned()),
         (refusals, "integer NOT NULL DEFAULT 0".to_owned()),

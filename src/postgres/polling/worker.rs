@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pg_logical::lock_wait::is_lock_timeout;
+use pg_logical::server_error::ErrorKind;
 use pg_logical::session::{Row, Session};
 use pg_logical::{PgTimestamp, QueryError};
 use tokio::task::JoinHandle;
@@ -19,9 +20,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::messages::{
     CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
 };
-use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable};
+use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable, UNPLACED};
 use super::table::WAKE_CHANNEL;
-use crate::error::{Error, Peer};
+use crate::error::{Effect, Error, ErrorCode, Peer};
 use crate::postgres::rows::TableRow;
 use crate::progress::Sequence;
 use answers::{answer, answer_limit};
@@ -139,9 +140,29 @@ impl From<QueryError> for Exit {
     fn from(error: QueryError) -> Self {
         Exit::Failed(match error {
             // the session cannot tell whether the server is shutting down or something has changed; the next one can
-            QueryError::Server { .. } => Error::transient(Peer::Postgres, error.to_string()),
+            QueryError::Server { .. } => changed(error.to_string()),
             QueryError::Connection(error) => error.into(),
         })
+    }
+}
+
+/// The next session finds out whether the table can still be polled.
+fn changed(what: impl Into<String>) -> Error {
+    Error::transient(Peer::Postgres, what)
+}
+
+/// Rows cannot be marked. A constraint or a trigger of the table would refuse it again, after they were sent again.
+fn not_marked(error: QueryError) -> Exit {
+    match error.server_error() {
+        Some(server) if server.kind() == ErrorKind::Definite && !server.code.code().starts_with("42") => Exit::Failed(
+            Error::not_safe(
+                ErrorCode::PostgresRefused,
+                format!("rows cannot be marked after they were sent: {error}"),
+                "Change the constraint or trigger of the outbox that refuses it, and start the router again",
+            )
+            .meaning(Effect::Doubled, "the rows that were not marked"),
+        ),
+        _ => error.into(),
     }
 }
 
@@ -258,7 +279,7 @@ impl Worker {
         let limit = CLAIM.min(self.parts.max_rows);
         let begun = Instant::now();
         self.claimed = Some(begun);
-        // values are smaller in the table, where they may be compressed
+        // two claims are in flight, and the rows of one are in memory twice for a moment
         let bytes = self.parts.max_bytes / 4;
         let sql = self.parts.table.claim(&self.parts.token, limit, bytes, &self.parts.columns);
         let Some(rows) = self.query_unless_locked(&sql).await? else {
@@ -269,6 +290,9 @@ impl Worker {
         let first = rows.next();
         self.polled = PgTimestamp::now();
         let id = first.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
+        if id == UNPLACED {
+            return Err(Exit::Failed(changed("rows wait to be sent that have no position")));
+        }
         let Ok(id) = id.parse::<i64>() else {
             return self.nothing_claimed(id == BUSY);
         };
@@ -280,9 +304,10 @@ impl Worker {
             let number = |index: usize| row.get(index).and_then(|text| text.parse::<i64>().ok());
             let Some(position) = number(0) else { continue };
             let values: Vec<_> = (3..row.len()).map(|index| row.get(index).map(str::to_owned)).collect();
-            let bytes = values.iter().flatten().map(String::len).sum();
-            claim.add(position, row.get(1) == Some("t"), bytes);
-            claimed.push(TableRow { inserted: number(2).map_or(now, PgTimestamp::from_unix_micros), values });
+            let inserted = number(2).map_or(now, PgTimestamp::from_unix_micros);
+            let claimed_row = TableRow { inserted, values };
+            claim.add(position, row.get(1) == Some("t"), claimed_row.bytes());
+            claimed.push(claimed_row);
         }
         self.pause = IDLE.0;
         self.claim_at = if claimed.len() >= limit { begun } else { begun + IDLE.0 };
@@ -304,6 +329,7 @@ impl Worker {
             due: count(0),
             oldest: number(1).map(PgTimestamp::from_unix_micros),
             failed: count(2),
+            refused: count(3),
             polled: self.polled,
         }))
     }
@@ -344,7 +370,7 @@ impl Worker {
     async fn store_refusal(&mut self, id: i64, refused: Refused) -> Result<(), Exit> {
         let Refused { number, position, reason } = &refused;
         let sql = self.parts.table.refuse(&self.own(id), *position, reason);
-        let Some(rows) = self.query_unless_locked(&sql).await? else {
+        let Some(rows) = self.query_unless_locked(&sql).await.map_err(not_marked)? else {
             self.claims.put_back(id, refused);
             return Ok(());
         };
@@ -383,7 +409,7 @@ impl Worker {
             let table = &self.parts.table;
             let sql =
                 table.publish(&self.own(id), &to_mark.positions, to_mark.last, to_mark.retried, skip_locked);
-            let Some(rows) = self.query_unless_locked(&sql).await? else {
+            let Some(rows) = self.query_unless_locked(&sql).await.map_err(not_marked)? else {
                 if skip_locked {
                     return Ok(());
                 }
@@ -420,6 +446,12 @@ impl Worker {
                     format!(
                         "{unknown} rows were not acknowledged within two thirds of the lease of {lease} s; they are tried again"
                     ),
+                )));
+            }
+            if self.claims.has_refused(id) {
+                // otherwise the later rows of its aggregate would be kept back for ever
+                return Err(Exit::Failed(changed(
+                    "a row that was refused cannot be marked, because another transaction has locked it; it is tried again",
                 )));
             }
             tracing::warn!("published rows are sent again, because another transaction has locked them");

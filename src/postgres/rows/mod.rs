@@ -68,3 +68,10 @@ pub struct TableRow {
     /// The values of the columns that were asked for.
     pub values: Vec<Option<String>>,
 }
+
+impl TableRow {
+    /// How many bytes its values have.
+    pub fn bytes(&self) -> usize {
+        self.values.iter().flatten().map(String::len).sum()
+    }
+}

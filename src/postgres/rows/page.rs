@@ -209,8 +209,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The size of a value as text, about; only a compressed one has to be looked at.
-fn size_of(column: &str) -> String {
+/// The size of a value of `q` as text, about; only a compressed one has to be looked at.
+pub fn size_of(column: &str) -> String {
     format!(
         "coalesce(CASE WHEN pg_column_compression(q.{column}) IS NULL THEN pg_column_size(q.{column}) ELSE octet_length(q.{column}::text) END, 0)"
     )

@@ -9,8 +9,9 @@ use crate::outbox::Cursor;
 use crate::postgres::rows::pages::{Page, Pages};
 use crate::relay::Read;
 
-/// Another page is taken when fewer rows are left.
+/// Another page is taken when fewer rows are left, with fewer bytes of values.
 const ROWS_HELD: usize = 1_000;
+const BYTES_HELD: usize = 4 << 20;
 
 /// How many rows may be consumed and not acknowledged. Those for which there is no record take no place in the window.
 const MAX_SENT: usize = 200_000;
@@ -84,12 +85,58 @@ impl PagedRows {
 
     /// Waits for the next page, if one is wanted. Cancel-safe.
     pub(super) async fn read(&mut self) {
-        let wants_more = !self.finished && self.failed.is_none() && self.rows.len() < ROWS_HELD;
-        let page: Page = if wants_more { self.pages.next().await } else { std::future::pending().await };
+        let few = self.rows.len() < ROWS_HELD && self.rows.bytes() < BYTES_HELD;
+        let page: Page = if few && !self.finished && self.failed.is_none() {
+            self.pages.next().await
+        } else {
+            std::future::pending().await
+        };
         match page {
             Ok(Some(page)) => self.rows.extend(page.into_iter()),
             Ok(None) => self.finished = true,
             Err(error) => self.failed = Some(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::rows::TableRow;
+    use pg_logical::PgTimestamp;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::time::Duration;
+
+    /// Rows of a megabyte, four to a page, and how many pages were made.
+    fn of_large_rows() -> (PagedRows, Arc<AtomicUsize>) {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&made);
+        let pages = Pages::from_thread(move || {
+            counted.fetch_add(1, Relaxed);
+            let row = || TableRow { inserted: PgTimestamp(0), values: vec![Some("x".repeat(1 << 20))] };
+            let cursor = || Cursor { micros: 0, created_at: String::new(), ties: Vec::new() };
+            Ok(Some((0..4).map(|_| (row(), cursor())).collect()))
+        });
+        (PagedRows::new(pages, Oid(7), Vec::new(), Acknowledged::default()), made)
+    }
+
+    #[tokio::test]
+    async fn large_rows_are_not_read_far_ahead() {
+        let (mut rows, made) = of_large_rows();
+        rows.read().await;
+        // two more wait, and the thread has one that it cannot pass on
+        while made.load(Relaxed) < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::select! {
+            biased;
+            () = rows.read() => panic!("another page is taken"),
+            () = std::future::ready(()) => {}
+        }
+        // begin, change and commit
+        (0..3).for_each(|_| rows.consume());
+        rows.read().await;
+        assert_eq!(rows.rows.len(), 7);
     }
 }

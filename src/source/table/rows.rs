@@ -18,6 +18,8 @@ pub(super) struct Rows<T> {
     /// Messages about the table that are still to be read.
     definitions: VecDeque<Vec<u8>>,
     queue: VecDeque<(TableRow, T)>,
+    /// How many bytes of values they have.
+    bytes: usize,
     /// What is read next of the first row.
     stage: Stage,
     /// The Insert message of the first row.
@@ -40,6 +42,7 @@ impl<T> Rows<T> {
             table,
             definitions: definitions.into(),
             queue: VecDeque::new(),
+            bytes: 0,
             stage: Stage::Begin,
             insert: Vec::new(),
             number: before,
@@ -47,7 +50,9 @@ impl<T> Rows<T> {
     }
 
     pub(super) fn extend(&mut self, rows: impl Iterator<Item = (TableRow, T)>) {
+        let before = self.queue.len();
         self.queue.extend(rows);
+        self.bytes += self.queue.range(before..).map(|(row, _)| row.bytes()).sum::<usize>();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,6 +61,11 @@ impl<T> Rows<T> {
 
     pub(super) fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// How many bytes of values they have.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// If a row begins next: what the source knows about it.
@@ -95,7 +105,9 @@ impl<T> Rows<T> {
             Stage::Commit => {
                 self.number += 1;
                 self.stage = Stage::Begin;
-                return self.queue.pop_front().map(|(_, known)| known);
+                let (row, known) = self.queue.pop_front()?;
+                self.bytes -= row.bytes();
+                return Some(known);
             }
         };
         None
@@ -202,6 +214,10 @@ mod tests {
         assert_eq!(rows.consume(), None);
         assert_eq!(rows.beginning(), None);
         assert_eq!((rows.consume(), rows.consume()), (None, Some(0)));
-        assert_eq!((rows.beginning(), rows.len()), (Some(&1), 1));
+        assert_eq!((rows.beginning(), rows.len(), rows.bytes()), (Some(&1), 1, 1));
+        for _ in 0..3 {
+            rows.consume();
+        }
+        assert_eq!((rows.beginning(), rows.len(), rows.bytes()), (None, 0, 0));
     }
 }

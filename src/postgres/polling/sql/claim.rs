@@ -2,16 +2,17 @@
 
 use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
-use super::{BEGIN, BUSY, MAX_ROWS_BEHIND, PolledTable};
+use super::{BEGIN, BUSY, MAX_ROWS_BEHIND, PolledTable, UNPLACED};
 use crate::postgres::rows::VALUE_TEXT;
+use crate::postgres::rows::page::size_of;
 
 /// How many rows one claim looks at.
 const MAX_ROWS_SCANNED: usize = 20_000;
 
 impl PolledTable {
     /// Claims up to `limit` rows, of about `bytes` bytes, and reads them. The first row of the answer has one column: the number of
-    /// the claim, [`BUSY`] if another router is just claiming or the next call will find more, or empty; then the rows follow, in the
-    /// order of their positions. Each begins with the position, whether it was refused before or waited behind such a row, and the time
+    /// the claim, [`BUSY`] if another router is just claiming or the next call will find more, [`UNPLACED`], or empty; then the rows
+    /// follow, in the order of their positions. Each begins with the position, whether it was refused before or waited behind such a row, and the time
     /// of its insertion in microseconds since 1970; then `columns` follow.
     pub fn claim(&self, token: &str, limit: usize, bytes: usize, columns: &[String]) -> String {
         let outbox = &self.outbox;
@@ -23,30 +24,33 @@ impl PolledTable {
             "{BEGIN}; SET LOCAL synchronous_commit = off; DO {}; COMMIT; \
              {BEGIN}; SET LOCAL lock_timeout = 0; {VALUE_TEXT}; SELECT current_setting('outbox_router.claim'); \
              SELECT f.* FROM unnest((SELECT c.positions FROM outbox_router.poll_claims c WHERE c.outbox = {outbox} \
-             AND c.id = nullif(replace(current_setting('outbox_router.claim'), '{BUSY}', ''), '')::bigint)) u (at) \
+             AND c.id = substring(current_setting('outbox_router.claim') FROM '^[0-9]+$')::bigint)) u (at) \
              CROSS JOIN LATERAL (SELECT q.{position}, q.{next_attempt_at} IS NOT NULL, {inserted}{} FROM {table} q \
              WHERE q.{position} = u.at AND {} ORDER BY q.{position} LIMIT 1) f; COMMIT",
-            dollar_quoted(&self.claim_block(token, limit, bytes)),
+            dollar_quoted(&self.claim_block(token, limit, bytes, columns)),
             selected.concat(),
             self.is_new("q."),
         )
     }
 
     /// The block that makes a claim, and leaves its number in a setting.
-    fn claim_block(&self, token: &str, limit: usize, bytes: usize) -> String {
+    fn claim_block(&self, token: &str, limit: usize, bytes: usize, columns: &[String]) -> String {
         let PolledTable {
-            table,
-            outbox,
-            aggregate,
-            payload,
-            position,
-            status,
-            attempts,
-            next_attempt_at,
-            new,
-            ..
+            table, outbox, aggregate, position, status, attempts, next_attempt_at, new, ..
         } = self;
         let (lock, lease, token) = (self.lock_key(), self.lease.as_millis(), literal(token));
+        let has_unplaced = self.has_unplaced();
+        let numbered = |part: &dyn Fn(usize, &String) -> String| -> Vec<String> {
+            columns.iter().enumerate().map(|(number, column)| part(number, column)).collect()
+        };
+        let values = numbered(&|number, column| format!(", q.{} AS v{number}", identifier(column))).concat();
+        let passed = |q: &str| numbered(&|number, _| format!(", {q}.v{number}")).concat();
+        let (of_behind, of_row) = (passed("l"), passed("b"));
+        // only of rows that may be claimed, because compressed values have to be looked at
+        let size = numbered(&|number, _| size_of(&format!("v{number}"))).join(" + ");
+        let before = format!(
+            "coalesce(sum({size}) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before"
+        );
         let (is_new, is_retry, holds_back) = (self.is_new("q."), self.is_retry("q."), self.holds_back("q."));
         let expired = self.is_new_at("live.positions", " FOR UPDATE SKIP LOCKED");
         let behind = self.is_new_at("claim.blocked", " FOR UPDATE SKIP LOCKED");
@@ -107,6 +111,10 @@ BEGIN
     PERFORM set_config('outbox_router.claim', '{BUSY}', false);
     RETURN;
   END IF;
+  IF {has_unplaced} THEN
+    PERFORM set_config('outbox_router.claim', '{UNPLACED}', false);
+    RETURN;
+  END IF;
   PERFORM set_config('outbox_router.claim', '', false);
   SELECT * INTO last FROM outbox_router.poll_claims c WHERE c.outbox = {outbox} ORDER BY c.id DESC LIMIT 1;
   last.from_position := coalesce(last.from_position, -9223372036854775808);
@@ -128,12 +136,11 @@ BEGIN
   END LOOP;
 
   -- rows that were never refused
-  SELECT array_agg(w.at) FILTER (WHERE NOT w.blocked AND w.before < {bytes}), array_agg(w.hash) FILTER (WHERE NOT w.blocked),
+  SELECT array_agg(w.at) FILTER (WHERE NOT w.blocked AND w.before < {bytes}), array_agg(w.hash) FILTER (WHERE NOT w.blocked AND w.before < {bytes}),
       array_agg(w.at) FILTER (WHERE w.blocked), count(*), min(w.at) FILTER (WHERE NOT w.blocked AND w.before >= {bytes})
     INTO fresh, hashes, blocked, looked_at, cut FROM (
-      SELECT q.at, q.hash, {first_held} < q.at IS TRUE AS blocked, sum(q.bytes) OVER (ROWS UNBOUNDED PRECEDING) - q.bytes AS before FROM (
-        SELECT q.{position} AS at, q.{aggregate} AS aggregate, hashtextextended(q.{aggregate}::text, 0) AS hash,
-            coalesce(pg_column_size(q.{payload}), 0) AS bytes
+      SELECT q.at, q.hash, {first_held} < q.at IS TRUE AS blocked, {before} FROM (
+        SELECT q.{position} AS at, q.{aggregate} AS aggregate, hashtextextended(q.{aggregate}::text, 0) AS hash{values}
           FROM {table} q WHERE {is_new} AND q.{next_attempt_at} IS NULL AND q.{position} >= last.from_position
           ORDER BY q.{position} LIMIT {MAX_ROWS_SCANNED}) q
         WHERE q.at NOT IN (SELECT unnest(claim.claimed)) AND (q.hash IS NULL OR q.hash NOT IN (SELECT unnest(claim.of_others)))
@@ -151,23 +158,22 @@ BEGIN
       WHERE {is_new} AND q.{next_attempt_at} IS NULL AND q.{position} >= last.from_position
       ORDER BY q.{position} OFFSET {MAX_ROWS_SCANNED} LIMIT 1)), 9223372036854775807);
     SELECT array_agg(d.at), array_agg(d.hash) INTO due, due_hashes FROM (
-      SELECT r.at, r.hash, sum(r.bytes) OVER (ROWS UNBOUNDED PRECEDING) - r.bytes AS before FROM (
-        SELECT b.at, a.hash, b.bytes FROM (
+      SELECT q.at, q.hash, {before} FROM (
+        SELECT b.at, a.hash{of_row} FROM (
           SELECT DISTINCT d.aggregate, hashtextextended(d.aggregate::text, 0) AS hash FROM (
             SELECT q.{aggregate} AS aggregate FROM {table} q WHERE {is_due} AND q.{aggregate} IS NOT NULL
               ORDER BY q.{next_attempt_at}, q.{position} LIMIT {limit}) d) a
           CROSS JOIN LATERAL (
-            SELECT l.at, l.bytes, bool_and(l.due) OVER (ORDER BY l.at) AS due FROM (
-              SELECT q.{position} AS at, coalesce(pg_column_size(q.{payload}), 0) AS bytes,
+            SELECT l.at{of_behind}, bool_and(l.due) OVER (ORDER BY l.at) AS due FROM (
+              SELECT q.{position} AS at{values},
                   q.{status} = {new} AND q.{next_attempt_at} <= claim.moment AND q.{position} < claim.cut AS due FROM {table} q
                 WHERE {holds_back} AND q.{aggregate} >= a.aggregate AND q.{aggregate} <= a.aggregate
                 ORDER BY q.{aggregate}, q.{position} LIMIT {MAX_ROWS_BEHIND}) l) b
           WHERE b.due AND a.hash NOT IN (SELECT unnest(claim.of_others))
         UNION ALL
-        SELECT q.at, NULL, q.bytes FROM (SELECT q.{position} AS at, coalesce(pg_column_size(q.{payload}), 0) AS bytes FROM {table} q
-          WHERE {is_due} AND q.{aggregate} IS NULL
-          ORDER BY q.{next_attempt_at}, q.{position} LIMIT {limit}) q) r
-        WHERE r.at NOT IN (SELECT unnest(claim.claimed))
+        (SELECT q.{position}, NULL{values} FROM {table} q WHERE {is_due} AND q.{aggregate} IS NULL
+          ORDER BY q.{next_attempt_at}, q.{position} LIMIT {limit})) q
+        WHERE q.at NOT IN (SELECT unnest(claim.claimed))
         LIMIT {limit}) d
       WHERE d.before < {bytes};
   END IF;

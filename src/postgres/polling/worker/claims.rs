@@ -161,6 +161,11 @@ impl Claims {
         true
     }
 
+    /// Whether a refusal of a claim is not stored.
+    pub(super) fn has_refused(&self, id: i64) -> bool {
+        self.claims.iter().any(|claim| claim.id == id && !claim.refused.is_empty())
+    }
+
     /// The rows of a claim that were refused.
     pub(super) fn take_refused(&mut self, id: i64) -> Vec<Refused> {
         self.claim(id).map_or_else(Vec::new, |claim| std::mem::take(&mut claim.refused))
