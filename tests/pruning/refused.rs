@@ -166,6 +166,8 @@ async fn a_table_that_nobody_cleans_up_is_a_finding_of_check() {
     let check = settings.run_async(&["check"]).await;
     let message = "public.outbox has about 12 million rows, and nobody deletes old ones";
     assert!(check.out.contains(message) && check.out.contains("outbox-router"), "{}", check.out);
+    let check = settings.set("retention.keep", "30d").run_async(&["check"]).await;
+    assert!(!check.out.contains("nobody deletes"), "{}", check.out);
 }
 
 #[tokio::test]
