@@ -65,12 +65,18 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
         format!("{} records, {}", report.in_flight.records, bytes(report.in_flight.bytes)),
     ));
     let positions = &report.positions;
-    lines.push(("acknowledged", position(&positions.flushed)));
+    // a router that polls has no positions in the log
+    let reads_log = report.polling.is_none();
+    if reads_log {
+        lines.push(("acknowledged", position(&positions.flushed)));
+    }
     if let Some(reason) = &positions.not_remembered {
         lines.push(("positions topic", format!("not written, so nothing is confirmed: {reason}")));
     }
-    lines.push(("confirmed", position(&positions.confirmed)));
-    lines.push(("end of log", position(&positions.server_wal_end)));
+    if reads_log {
+        lines.push(("confirmed", position(&positions.confirmed)));
+        lines.push(("end of log", position(&positions.server_wal_end)));
+    }
     if let Some(retained) = report.slot.retained_bytes {
         let status = report.slot.wal_status.as_deref().unwrap_or("wal_status unknown");
         let left = report.slot.safe_wal_bytes.map(|left| format!(", lost after {} more", bytes(left)));

@@ -4,6 +4,7 @@ use super::*;
 use crate::admin::AdminServer;
 use crate::error::Peer;
 use crate::monitor::{Monitor, Slot, State};
+use crate::postgres::polling::messages::CountedRows;
 
 const PLAIN: TableStyle = TableStyle { colours: false, width: None };
 
@@ -38,6 +39,16 @@ fn the_table_of_a_router_in_trouble() {
     monitor.slot(Slot { wal_status: Some("lost".to_owned()), ..Slot::default() });
     clock.advance(Duration::from_secs(42));
     insta::assert_snapshot!(show(&found(&monitor), "billing.outbox_router", &PLAIN));
+}
+
+#[test]
+fn the_table_of_a_router_that_polls() {
+    let (monitor, clock) = Monitor::for_test("shop.outbox_router");
+    monitor.state(State::Active);
+    let polled = clock.now();
+    monitor.counted_rows(CountedRows { due: 3, oldest: Some(polled), failed: 1, refused: 2, polled });
+    clock.advance(Duration::from_secs(2));
+    insta::assert_snapshot!(show(&found(&monitor), "shop.outbox_router", &PLAIN));
 }
 
 #[test]

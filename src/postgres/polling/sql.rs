@@ -32,7 +32,7 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL 
 /// The first column of the answer to [`PolledTable::claim`].
 pub const BUSY: &str = "busy";
 
-/// The same: a row waits that has no position, so that later ones of its aggregate could overtake it.
+/// In its place: a row waits that has no position, so that later ones of its aggregate could overtake it.
 pub const UNPLACED: &str = "unplaced";
 
 /// The names of an outbox table that is polled, quoted.
