@@ -148,8 +148,8 @@ BEGIN
     RAISE 'a foreign key of % deletes other rows of it with a row', source
       USING ERRCODE = 'OBR06', HINT = 'Drop its ON DELETE CASCADE.';
   END IF;
-  IF row_security_active(source) THEN
-    RAISE 'row-level security of % may hide rows from the role %', source, current_user
+  IF row_security_active(source) OR row_security_active(archive) THEN
+    RAISE 'row-level security of % applies to the role %', CASE WHEN row_security_active(source) THEN source ELSE archive END, current_user
       USING ERRCODE = 'OBR06', HINT = format('As a superuser: ALTER ROLE %I BYPASSRLS;', current_user);
   END IF;
 END $$;

@@ -1,10 +1,11 @@
 //! How far a command is that reads much log or many rows, and how long the rest takes.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::quantity::{bytes, time};
 
@@ -24,7 +25,7 @@ impl Unit {
     fn style(self) -> &'static str {
         match self {
             Unit::Log => "{msg}  {bar:30}  {bytes} of {total_bytes} of log, {eta} left",
-            Unit::Rows => "{msg}  {bar:30}  {human_pos} of {human_len}, {per_sec}, {eta} left",
+            Unit::Rows => "{msg}  {bar:30}  {human_pos} of {human_len}, {rate}, {eta} left",
         }
     }
 
@@ -74,6 +75,12 @@ impl CommandProgress {
     /// With a bar on a terminal.
     fn or_bar(self) -> Self {
         let style = ProgressStyle::with_template(self.unit.style());
+        // its own rate has four decimals
+        let rate = |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // a bar that lacks a figure is no failure
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        };
+        let style = style.map(|style| style.with_key("rate", rate));
         let style = style.ok().filter(|_| io::stderr().is_terminal() && !self.quiet);
         let bar = style.map(|style| ProgressBar::new(0).with_style(style).with_message(self.what.clone()));
         CommandProgress { bar, ..self }

@@ -43,6 +43,7 @@ pub(crate) use clock::TestClock;
 pub use counts::{Counter, Counts};
 pub use event_source::EventSource;
 pub use partitions::CountedPartitions;
+pub use polling::rows_in_report;
 pub use report::{
     DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, PartitionsReport, Polling, Positions, Problem,
     Reconnects, Retention, Slot, StatusReport, TopicReport, Totals,
@@ -389,7 +390,7 @@ impl Monitor {
             },
             slot: lock(&inner.slot).clone(),
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
-            polling: lock(&inner.rows).as_ref().map(|rows| polling::report(rows, inner.clock.now())),
+            polling: lock(&inner.rows).as_ref().map(|rows| rows_in_report(rows, inner.clock.now())),
             retention: lock(&inner.retention).as_ref().map(|state| state.report(inner.clock.now())),
             partitions: partitions::report(&lock(&inner.partitions), inner.clock.now()),
             dead_letters: DeadLetters {

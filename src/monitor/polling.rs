@@ -6,7 +6,7 @@ use super::report::Polling;
 use crate::postgres::polling::messages::CountedRows;
 
 /// The rows at the last count, as the status report has them.
-pub(super) fn report(rows: &CountedRows, now: PgTimestamp) -> Polling {
+pub fn rows_in_report(rows: &CountedRows, now: PgTimestamp) -> Polling {
     // clocks may be set back
     let age = |time: PgTimestamp| now.0.saturating_sub(time.0).max(0) as f64 / 1e6;
     Polling {

@@ -176,3 +176,13 @@ async fn a_table_that_was_rewritten_stops_the_router() {
     outbox.execute("ALTER TABLE outbox ALTER aggregate_id TYPE varchar(20)").await;
     router.exits(3).await.says(&["OBR-8205", "public.outbox was rewritten"]);
 }
+
+/// A mistyped year would create the slot and send nothing.
+#[tokio::test]
+async fn a_time_in_the_future_is_refused_before_the_slot_is_created() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = with_rows(&kafka, 5).await;
+    let ran = settings.run_async(&["init", "--backfill", "--since", "2199-01-01"]).await;
+    refused(&ran, 2, &["--since 2199-01-01 is in the future"]);
+    assert!(outbox.slot().await.is_none());
+}

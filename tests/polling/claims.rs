@@ -1,7 +1,7 @@
 //! The statements that claim and mark rows, run by two pollers in turn.
 
 use outbox_router::config::load::load;
-use outbox_router::postgres::polling::sql::{BUSY, OwnClaim, PolledTable};
+use outbox_router::postgres::polling::sql::{BUSY, OwnClaim, PolledTable, RowLocks};
 use pg_logical::Environment;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -68,7 +68,7 @@ impl Poller {
     async fn publish(&self, claim: &Claim, ended: bool) -> (bool, usize) {
         let (id, positions) = claim.as_ref().unwrap();
         let claimed = OwnClaim { id: *id, token: self.token };
-        let rows = self.run(&self.table.publish(&claimed, positions, ended, false, false)).await;
+        let rows = self.run(&self.table.publish(&claimed, positions, (ended, false), RowLocks::None)).await;
         let marked = rows[0][1].as_ref().unwrap().split(',').filter(|text| *text != "{}").count();
         (rows[0][0].as_deref() == Some("1"), marked)
     }
@@ -152,7 +152,7 @@ async fn a_row_that_an_application_has_locked_is_not_overtaken() {
     assert_eq!(numbers(&outbox, &claim).await, ["x1", "x2"]);
     let (id, positions) = claim.clone().unwrap();
     let claimed = OwnClaim { id, token: a.token };
-    let rows = a.run(&a.table.publish(&claimed, &positions, true, false, true)).await;
+    let rows = a.run(&a.table.publish(&claimed, &positions, (true, false), RowLocks::Skip)).await;
     assert_eq!(
         rows[0][1].as_deref(),
         Some(format!("{{{}}}", positions[1]).as_str()),
@@ -223,7 +223,7 @@ async fn rows_behind_a_refused_one_wait_and_follow_it_in_order() {
     let head = b.claim(10).await;
     assert_eq!(numbers(&outbox, &head).await, ["x1"]);
     let (id, positions) = head.clone().unwrap();
-    b.run(&b.table.publish(&OwnClaim { id, token: b.token }, &positions, true, true, false)).await;
+    b.run(&b.table.publish(&OwnClaim { id, token: b.token }, &positions, (true, true), RowLocks::None)).await;
     assert_eq!(outbox.text(state).await, "1! 2- 3- 4- 5-");
     let (id, positions) = b.claim(2).await.unwrap();
     assert_eq!(positions.len(), 2);

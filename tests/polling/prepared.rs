@@ -56,15 +56,22 @@ async fn an_existing_table_is_polled_once_it_has_the_columns() {
         "{}",
         found.out
     );
-    succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": exists already"]);
-    let missing = settings.run_async(&["check"]).await;
+    let role = format!("{}_router", outbox.name);
+    let missing = settings.run_async(&["init", "--role", &role]).await;
+    refused(
+        &missing,
+        1,
+        &["OBR-4103: public.outbox lacks columns that polling needs: position, state_of_row"],
+    );
     let statements =
-        missing.out.lines().filter(|line| line.contains("ALTER TABLE") || line.contains("CREATE INDEX"));
+        missing.err.lines().filter(|line| line.contains("ALTER TABLE") || line.contains("CREATE "));
     for statement in statements.map(str::trim).map(str::to_owned).collect::<Vec<_>>() {
         for one in statement.split("; ") {
             outbox.execute(one).await;
         }
     }
+    succeeded(settings.run_async(&["init", "--role", &role]).await, &["may log in now", "granted"]);
+    outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
     succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
     assert_eq!(outbox.text("SELECT state_of_row FROM outbox").await, "delivered");
     let router = Router::active(&settings).await;
@@ -167,15 +174,28 @@ async fn rows_that_wait_when_the_columns_are_added_are_sent_before_newer_ones() 
     outbox.insert_numbers("order", "a", 1..20).await;
     // the first rows are elsewhere in the table
     outbox.execute("UPDATE outbox SET event_type = 'happened too' WHERE (payload ->> 'n')::int < 5").await;
+    outbox.insert_numbers("order", "b", 1..4).await;
+    outbox
+        .execute("UPDATE outbox SET status = 'FAILED' WHERE aggregate_id = 'b' AND payload ->> 'n' = '1'")
+        .await;
     let settings = Settings::polling(&outbox, &kafka);
-    succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"outbox\": exists already"]);
-    let missing = settings.run_async(&["check"]).await;
-    let statements = missing.out.lines().map(str::trim);
+    let missing = settings.run_async(&["init"]).await;
+    refused(&missing, 1, &["OBR-4103", "give positions to the rows that wait to be sent"]);
+    let statements = missing.err.lines().map(str::trim);
     for statement in statements.filter(|line| line.starts_with("BEGIN") || line.starts_with("CREATE ")) {
         outbox.execute(statement).await;
     }
-    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled"]);
+    succeeded(settings.run_async(&["check"]).await, &["public.outbox can be polled", "1 row failed"]);
     outbox.insert_numbers("order", "a", 20..30).await;
+    Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
+    // the relay's failed row keeps its aggregate waiting
+    assert_eq!(kafka.count(&outbox.name).await.unwrap(), 29);
+    succeeded(
+        settings.run_async(&["dead-letters", "list"]).await,
+        &["failed", "behind", "3 events of 1 aggregate"],
+    );
+    let retry = settings.run_async(&["dead-letters", "retry", "--aggregate", "b"]).await;
+    succeeded(retry, &["1 event will be tried again"]);
     Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
     outbox.execute("DELETE FROM outbox WHERE aggregate_id = 'sent'").await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
@@ -230,14 +250,77 @@ async fn a_role_that_row_level_security_applies_to_is_refused() {
 /// Otherwise each session would send the same rows again.
 #[tokio::test]
 async fn a_table_that_refuses_to_be_marked_stops_the_router() {
+    let function = "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ";
+    let trigger = "END $$; CREATE TRIGGER keep BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()";
+    for (refusal, message) in [
+        (
+            "ALTER TABLE outbox ADD CONSTRAINT c CHECK (status <> 'PUBLISHED')".to_owned(),
+            "violates check constraint",
+        ),
+        (format!("{function} RETURN NULL; {trigger}"), "a trigger keeps its rows from being marked"),
+        (
+            format!(
+                "{function} IF NEW.aggregate_id = 'a' THEN NEW.status := OLD.status; END IF; RETURN NEW; {trigger}"
+            ),
+            "a trigger keeps its rows from being marked",
+        ),
+    ] {
+        let (outbox, settings) = polled(&Kafka::shared()).await;
+        outbox.execute(&refusal).await;
+        let router = Router::active(&settings).await;
+        outbox.insert_numbers("order", "b", 1..5).await;
+        outbox.insert_numbers("order", "a", 1..5).await;
+        let parts = [
+            "OBR-1005: rows cannot be marked",
+            message,
+            "some may be sent twice",
+            "Change the column, constraint or trigger",
+        ];
+        router.exits(3).await.says(&parts);
+        // another router need not wait until the lease expires
+        assert_eq!(
+            outbox.text("SELECT count(*)::text FROM outbox_router.poll_claims WHERE NOT ended").await,
+            "0"
+        );
+    }
+}
+
+/// That is no lost connection.
+#[tokio::test]
+async fn a_column_that_is_too_small_is_named() {
     let (outbox, settings) = polled(&Kafka::shared()).await;
-    outbox.execute("ALTER TABLE outbox ADD CONSTRAINT never_published CHECK (status <> 'PUBLISHED')").await;
-    let router = Router::active(&settings).await;
-    outbox.insert_numbers("order", "a", 1..5).await;
-    router.exits(3).await.says(&[
-        "OBR-1005",
-        "never_published",
-        "some may be sent twice",
-        "Change the constraint",
-    ]);
+    let settings = settings.set("topics.allow", vec![outbox.topic("order")]);
+    outbox.execute("ALTER TABLE outbox ALTER last_error TYPE varchar(5)").await;
+    let mut router = Router::active(&settings).await;
+    outbox.insert("forbidden", "a", "{}").await;
+    router.logs("value too long for type character varying(5)").await;
+    assert!(router.log().contains("OBR-1005") && !router.log().contains("OBR-1007"), "{}", router.log());
+    outbox.execute("ALTER TABLE outbox ALTER last_error TYPE text").await;
+    outbox.insert_numbers("order", "b", 1..5).await;
+    let what = "the row is refused, and others are published";
+    crate::support::eventually::eventually(what, async || {
+        let done = "SELECT concat(count(*) FILTER (WHERE refusals = 1), ' ', count(*) FILTER (WHERE status = 'PUBLISHED')) FROM outbox";
+        (outbox.text(done).await == "1 4").then_some(())
+    })
+    .await;
+    router.stop().await;
+}
+
+#[tokio::test]
+async fn status_without_a_router_counts_rows() {
+    let (outbox, settings) = polled(&Kafka::shared()).await;
+    let settings = settings.set("admin.listen", "127.0.0.1:1");
+    outbox.insert_numbers("order", "a", 1..4).await;
+    outbox.insert("order", "b", "{}").await;
+    outbox.execute("UPDATE outbox SET status = 'FAILED' WHERE aggregate_id = 'b'").await;
+    let ran = settings.run_async(&["status"]).await;
+    assert!(ran.code == 1 && ran.out.contains("table public.outbox: 3 rows due"), "{ran:?}");
+    assert!(ran.out.contains("1 row failed") && !ran.out.contains("slot"), "{ran:?}");
+    let json: serde_json::Value =
+        serde_json::from_str(&settings.run_async(&["status", "--json"]).await.out).unwrap();
+    assert_eq!(
+        (&json["postgres"]["rows_due"], &json["postgres"]["rows_failed"]),
+        (&3.into(), &1.into()),
+        "{json}"
+    );
 }

@@ -72,6 +72,11 @@ async fn an_archive_that_cannot_take_the_rows_is_refused_and_all_rows_stay() {
         assert_eq!(outbox.aggregates("outbox").await, "a 50", "{change}");
     }
     succeeded(settings.run_async(&["init"]).await, &["table \"public\".\"kept\": created"]);
+    outbox.execute("ALTER TABLE kept ENABLE ROW LEVEL SECURITY").await;
+    let protected =
+        ["OBR-8206: row-level security of public.kept applies to the role outbox_router_pruner", "BYPASSRLS"];
+    refused(&prune(&settings, &[]).await, 1, &protected);
+    outbox.execute("ALTER TABLE kept DISABLE ROW LEVEL SECURITY").await;
     succeeded(prune(&settings, &[]).await, &["Moved 50 rows"]);
 }
 

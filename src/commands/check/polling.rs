@@ -8,6 +8,7 @@ use crate::config::{Config, Polling};
 use crate::error::{Error, Step};
 use crate::postgres::polling::sql::PolledTable;
 use crate::postgres::polling::table::{Found, wake_trigger};
+use crate::quantity::counted;
 
 /// What to do if the check of the table was interrupted.
 const AGAIN: &str = "Run check again";
@@ -65,10 +66,11 @@ pub(super) async fn check(
         );
     }
     let failed = session.query_one(&table.count_failed()).await?;
-    if let Some(failed) = failed.filter(|count| count != "0") {
+    let failed = failed.and_then(|count| count.parse::<u64>().ok()).unwrap_or_default();
+    if failed > 0 {
         findings.warning(
             "failed_rows",
-            format!("{failed} rows were refused too often, and later ones of their aggregates wait"),
+            format!("{} failed, and later ones of the same aggregate wait", counted(failed, "row")),
             "Look at them: outbox-router dead-letters list",
         );
     }

@@ -38,6 +38,7 @@ use crate::postgres::catalog::{
     Catalog, Columns, Missing, check_column_lists, check_shards, slots_of_other_shards,
 };
 use crate::postgres::partitions::{count_partitions, create_next};
+use crate::postgres::polling::table::Found;
 use crate::postgres::{backfills, slot_record};
 use crate::routing::Router;
 use crate::terminal;
@@ -158,6 +159,9 @@ impl<'a> Init<'a> {
                 outbox_table::refuse_unknown_columns(config, outbox, name)?;
             }
             self.maker.make(&table).await?;
+            if let (true, Some(polling)) = (existed, &config.polling) {
+                Found::with_columns(&mut self.maker.session, &config.outbox, polling).await?;
+            }
             if let (true, Some(period)) = (existed, self.args.partitioned) {
                 self.maker.make(&partitions::registration(config, name, period)).await?;
             }

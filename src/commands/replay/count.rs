@@ -200,13 +200,19 @@ pub(super) async fn check_limits(
     Ok(())
 }
 
+/// What follows a count that stopped at [`MANY`].
+fn or_more(rows: u64) -> &'static str {
+    if rows >= MANY { " or more" } else { "" }
+}
+
 fn described(selected: &Selected, found: &Counted, now: i64, style: &TableStyle) -> String {
     let Some((oldest, newest)) = found.times else {
         let (dropped, left_out, later) = (found.dropped, found.left_out.count(), selected.not_delivered);
         return format!(
-            "No event matches in {} that can be sent: {dropped} are dropped by rules, {left_out} cannot be sent, and {later} may not have \
+            "No event matches in {} that can be sent: {dropped} are dropped by rules, {left_out} cannot be sent, and {later}{} may not have \
              been delivered yet.\n",
-            selected.place
+            selected.place,
+            or_more(later)
         );
     };
     let age = Duration::from_micros(u64::try_from(now.saturating_sub(oldest)).unwrap_or_default());
@@ -243,10 +249,10 @@ fn described(selected: &Selected, found: &Counted, now: i64, style: &TableStyle)
     let later = match selected.not_delivered {
         0 => String::new(),
         rows => {
-            let or_more = if rows >= MANY { " or more" } else { "" };
             format!(
-                " {}{or_more} may not have been delivered yet, and will be left to the router.",
-                counted(rows, "row")
+                " {}{} may not have been delivered yet, and will be left to the router.",
+                counted(rows, "row"),
+                or_more(rows)
             )
         }
     };

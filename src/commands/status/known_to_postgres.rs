@@ -1,14 +1,19 @@
-//! What Postgres knows about a router that does not answer: its slot, and who holds it.
+//! What Postgres knows about a router that does not answer: its slot, and who holds it; or the rows of a table that is polled.
 
 use std::fmt;
 
+use pg_logical::PgTimestamp;
 use pg_logical::connect::Startup;
 use serde::Serialize;
 
+use super::table::rows_line;
 use crate::commands::connect;
-use crate::config::Config;
-use crate::error::{Error, ErrorCode, Remedy};
+use crate::config::{Config, Polling as PollingConfig};
+use crate::error::{Error, ErrorCode, Peer, Remedy};
+use crate::monitor::rows_in_report;
 use crate::postgres::catalog::{self, Catalog};
+use crate::postgres::polling::messages::CountedRows;
+use crate::postgres::polling::table::Found;
 use crate::quantity::bytes;
 use crate::terminal;
 
@@ -44,10 +49,30 @@ pub(super) struct SlotReport {
     pub refusal: String,
 }
 
-/// The slot, or the slots of all shards.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The rows of a table that is polled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct RowsReport {
+    /// Its name.
+    table: String,
+    /// As in the report of a router.
+    rows_due: u64,
+    /// As in the report of a router.
+    oldest_due_seconds: f64,
+    /// As in the report of a router.
+    rows_refused: u64,
+    /// As in the report of a router.
+    rows_failed: u64,
+    /// All of it, for a person.
+    #[serde(skip)]
+    line: String,
+}
+
+/// The slot, or the slots of all shards, or the rows of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(super) enum Known {
+    /// With polling.
+    Rows(RowsReport),
     /// Without shards.
     One(Box<SlotReport>),
     /// With shards, in the order of their numbers.
@@ -57,6 +82,7 @@ pub(super) enum Known {
 impl fmt::Display for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Known::Rows(rows) => writeln!(f, "table {}: {}", rows.table, rows.line),
             Known::One(slot) => slot.fmt(f),
             Known::Shards(slots) => slots.iter().try_for_each(|slot| slot.fmt(f)),
         }
@@ -68,6 +94,9 @@ impl fmt::Display for Known {
 /// # Errors
 /// It cannot be reached, or refuses.
 pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
+    if let Some(polling) = &config.polling {
+        return Ok(Known::Rows(ask_rows(config, polling).await?));
+    }
     if config.shards.count == 1 {
         return Ok(Known::One(Box::new(ask_one(config).await?)));
     }
@@ -76,6 +105,27 @@ pub(super) async fn ask(config: &Config) -> Result<Known, Error> {
         slots.push(ask_one(&shard).await?);
     }
     Ok(Known::Shards(slots))
+}
+
+async fn ask_rows(config: &Config, polling: &PollingConfig) -> Result<RowsReport, Error> {
+    let mut session = connect(config, "status", Startup::default()).await?;
+    let conninfo = &config.postgres.conninfo;
+    let found = Found::usable(&mut session, &config.outbox, polling, conninfo).await?;
+    let statement = found.statements(&config.outbox, polling).map(|table| table.count());
+    let counted = session.query(&statement.unwrap_or_default()).await?;
+    session.close().await;
+    let row =
+        counted.first().ok_or_else(|| Error::transient(Peer::Postgres, "the server has given no answer"))?;
+    let now = PgTimestamp::now();
+    let rows = rows_in_report(&CountedRows::read(row, now), now);
+    Ok(RowsReport {
+        table: config.outbox.table_names(),
+        rows_due: rows.rows_due,
+        oldest_due_seconds: rows.oldest_due_seconds,
+        rows_refused: rows.rows_refused,
+        rows_failed: rows.rows_failed,
+        line: rows_line(&rows),
+    })
 }
 
 async fn ask_one(config: &Config) -> Result<SlotReport, Error> {

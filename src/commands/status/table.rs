@@ -198,13 +198,17 @@ fn partitions_line(partitions: &PartitionsReport) -> String {
 }
 
 fn polling_line(polling: &Polling) -> String {
-    let Polling { poll_age_seconds: age, rows_due, oldest_due_seconds: oldest, rows_refused, rows_failed } =
-        polling;
+    format!("polled {:.1} s ago, {}", polling.poll_age_seconds, rows_line(polling))
+}
+
+/// The rows of a table that is polled.
+pub(super) fn rows_line(polling: &Polling) -> String {
+    let Polling { rows_due, oldest_due_seconds: oldest, rows_refused, rows_failed, .. } = polling;
     let due = match rows_due {
         0 => "no row is due".to_owned(),
         due => format!("{} due, the oldest for {oldest:.1} s", counted(*due, "row")),
     };
-    let mut line = format!("polled {age:.1} s ago, {due}");
+    let mut line = due;
     if *rows_refused > 0 {
         line += &format!("; {} refused, or behind one that was", counted(*rows_refused, "row"));
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pg_logical::PgTimestamp;
+use pg_logical::session::Row;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
@@ -44,6 +45,22 @@ pub struct CountedRows {
     pub refused: u64,
     /// When rows were last claimed, or none were found.
     pub polled: PgTimestamp,
+}
+
+impl CountedRows {
+    /// Reads the answer to [`PolledTable::count`](super::sql::PolledTable::count), as of the time of the last poll.
+    pub fn read(row: &Row, polled: PgTimestamp) -> Self {
+        let number = |index: usize| row.get(index).and_then(|text| text.parse::<i64>().ok());
+        let count =
+            |index: usize| number(index).and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
+        CountedRows {
+            due: count(0),
+            oldest: number(1).map(PgTimestamp::from_unix_micros),
+            failed: count(2),
+            refused: count(3),
+            polled,
+        }
+    }
 }
 
 /// What has become of a row. Its number counts all rows of the session, from 0.

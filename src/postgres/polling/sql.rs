@@ -9,6 +9,8 @@
 mod claim;
 mod results;
 
+pub use results::RowLocks;
+
 use std::time::Duration;
 
 use pg_logical::quoting::{identifier, literal};
@@ -149,8 +151,8 @@ impl PolledTable {
 
     /// It keeps later rows of its aggregate from being sent.
     pub fn holds_back(&self, q: &str) -> String {
-        let PolledTable { status, new, failed, next_attempt_at, .. } = self;
-        format!("{q}{status} IN ({new}, {failed}) AND {q}{next_attempt_at} IS NOT NULL")
+        let PolledTable { status, failed, .. } = self;
+        format!("({q}{status} = {failed} OR {})", self.is_retry(q))
     }
 
     /// The statements that create the indexes. `concurrently` for a table that is in use.

@@ -8,7 +8,7 @@ use pg_logical::session::Session;
 use super::sql::PolledTable;
 use crate::config::polling::StatusColumns;
 use crate::config::{Outbox, Polling, TableName};
-use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_remedy;
 use crate::postgres::rows::layout::TableLayout;
 
@@ -103,14 +103,7 @@ impl Found {
                 "Use such a table, or read the log",
             ));
         }
-        let missing = found.missing(&polling.columns);
-        if !missing.is_empty() {
-            return Err(Error::refused(
-                ErrorCode::ColumnUnusable,
-                format!("{name} lacks columns that polling needs: {}", missing.join(", ")),
-                found.add_columns(outbox, polling, &missing),
-            ));
-        }
+        found.verify_columns(outbox, polling)?;
         let rows = session.query(&found.privileges(&polling.columns)).await?;
         let is_true = |column| rows.first().and_then(|row| row.get(column)) == Some("t");
         let refused =
@@ -153,6 +146,32 @@ impl Found {
             }
             _ => Ok(found),
         }
+    }
+
+    /// Refuses a table without the columns for the state of a row; `None` if there is no table.
+    ///
+    /// # Errors
+    /// A column is missing.
+    pub async fn with_columns(
+        session: &mut Session,
+        outbox: &Outbox,
+        polling: &Polling,
+    ) -> Result<Option<Self>, Error> {
+        let found = Self::query(session, outbox, polling).await?;
+        found.as_ref().map_or(Ok(()), |found| found.verify_columns(outbox, polling))?;
+        Ok(found)
+    }
+
+    fn verify_columns(&self, outbox: &Outbox, polling: &Polling) -> Result<(), Error> {
+        let missing = self.missing(&polling.columns);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let what =
+            format!("{} lacks columns that polling needs: {}", outbox.table_names(), missing.join(", "));
+        let error =
+            Error::refused(ErrorCode::ColumnUnusable, what, self.add_columns(outbox, polling, &missing));
+        Err(error.meaning(Effect::Late, "they wait in the table until the router runs"))
     }
 
     /// Whether the table of claims is missing, whether the role has the privileges, and whether row-level security applies to it.

@@ -6,12 +6,12 @@
 
 mod answers;
 mod claims;
+mod exit;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pg_logical::lock_wait::is_lock_timeout;
-use pg_logical::server_error::ErrorKind;
 use pg_logical::session::{Row, Session};
 use pg_logical::{PgTimestamp, QueryError};
 use tokio::task::JoinHandle;
@@ -20,13 +20,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::messages::{
     CountedRows, FromWorker, RefusalStored, RouterChannels, RowResult, WorkerChannels, channels,
 };
-use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable, UNPLACED};
+use super::sql::{BUSY, MAX_REFUSALS, OwnClaim, PolledTable, RowLocks, UNPLACED};
 use super::table::WAKE_CHANNEL;
-use crate::error::{Effect, Error, ErrorCode, Peer};
+use crate::error::{Error, Peer};
 use crate::postgres::rows::TableRow;
 use crate::progress::Sequence;
 use answers::{answer, answer_limit};
 use claims::{Claim, Claims, Refused};
+use exit::{Exit, changed, not_marked, unmarked, verify_ownership};
 
 /// The shortest and the longest pause between two claims while nothing is due.
 const IDLE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -96,6 +97,7 @@ pub async fn start(mut parts: WorkerParts) -> Result<(RouterChannels, JoinHandle
         claims: Claims::default(),
         claim_at: now,
         claimed: None,
+        row_bytes: 0,
         pause: IDLE.0,
         store_at: None,
         polled: PgTimestamp::now(),
@@ -115,6 +117,8 @@ struct Worker {
     claim_at: Instant,
     /// When rows were last asked for.
     claimed: Option<Instant>,
+    /// The average size of the rows of the last claim.
+    row_bytes: usize,
     /// The pause after the next claim that finds nothing.
     pause: Duration,
     /// When to store what is known of rows; `None`: there is nothing.
@@ -129,43 +133,6 @@ struct Worker {
     sink_closed: bool,
 }
 
-/// Why the worker ends.
-enum Exit {
-    /// The router has closed its end.
-    Closed,
-    Failed(Error),
-}
-
-impl From<QueryError> for Exit {
-    fn from(error: QueryError) -> Self {
-        Exit::Failed(match error {
-            // the session cannot tell whether the server is shutting down or something has changed; the next one can
-            QueryError::Server { .. } => changed(error.to_string()),
-            QueryError::Connection(error) => error.into(),
-        })
-    }
-}
-
-/// The next session finds out whether the table can still be polled.
-fn changed(what: impl Into<String>) -> Error {
-    Error::transient(Peer::Postgres, what)
-}
-
-/// Rows cannot be marked. A constraint or a trigger of the table would refuse it again, after they were sent again.
-fn not_marked(error: QueryError) -> Exit {
-    match error.server_error() {
-        Some(server) if server.kind() == ErrorKind::Definite && !server.code.code().starts_with("42") => Exit::Failed(
-            Error::not_safe(
-                ErrorCode::PostgresRefused,
-                format!("rows cannot be marked after they were sent: {error}"),
-                "Change the constraint or trigger of the outbox that refuses it, and start the router again",
-            )
-            .meaning(Effect::Doubled, "the rows that were not marked"),
-        ),
-        _ => error.into(),
-    }
-}
-
 impl Worker {
     async fn run(mut self) {
         let exit = loop {
@@ -174,7 +141,10 @@ impl Worker {
             }
         };
         if let Exit::Failed(error) = exit {
-            let usable = matches!(&error, Error::Transient(failure) if failure.peer == Peer::Kafka);
+            let usable = match &error {
+                Error::Transient(failure) => failure.peer == Peer::Kafka,
+                Error::Definite(_) => true,
+            };
             let _ = self.channels.to_source.send(FromWorker::Failed(error));
             if !usable {
                 return;
@@ -276,11 +246,11 @@ impl Worker {
     }
 
     async fn claim(&mut self) -> Result<(), Exit> {
-        let limit = CLAIM.min(self.parts.max_rows);
         let begun = Instant::now();
         self.claimed = Some(begun);
         // two claims are in flight, and the rows of one are in memory twice for a moment
         let bytes = self.parts.max_bytes / 4;
+        let limit = claim_limit(bytes, self.row_bytes).min(self.parts.max_rows);
         let sql = self.parts.table.claim(&self.parts.token, limit, bytes, &self.parts.columns);
         let Some(rows) = self.query_unless_locked(&sql).await? else {
             self.claim_at = Instant::now() + LOCKED_PAUSE;
@@ -309,6 +279,7 @@ impl Worker {
             claim.add(position, row.get(1) == Some("t"), claimed_row.bytes());
             claimed.push(claimed_row);
         }
+        self.row_bytes = claim.bytes() / claimed.len().max(1);
         self.pause = IDLE.0;
         self.claim_at = if claimed.len() >= limit { begun } else { begun + IDLE.0 };
         self.claims.add(claim);
@@ -322,16 +293,10 @@ impl Worker {
 
     async fn count(&mut self) -> Result<(), Exit> {
         let rows = self.query(&self.parts.table.count()).await?;
-        let number = |index: usize| rows.first().and_then(|row| row.get(index)?.parse::<i64>().ok());
-        let count =
-            |index: usize| number(index).and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
-        self.say(FromWorker::Counted(CountedRows {
-            due: count(0),
-            oldest: number(1).map(PgTimestamp::from_unix_micros),
-            failed: count(2),
-            refused: count(3),
-            polled: self.polled,
-        }))
+        match rows.first() {
+            Some(row) => self.say(FromWorker::Counted(CountedRows::read(row, self.polled))),
+            None => Ok(()),
+        }
     }
 
     fn nothing_claimed(&mut self, busy: bool) -> Result<(), Exit> {
@@ -370,7 +335,7 @@ impl Worker {
     async fn store_refusal(&mut self, id: i64, refused: Refused) -> Result<(), Exit> {
         let Refused { number, position, reason } = &refused;
         let sql = self.parts.table.refuse(&self.own(id), *position, reason);
-        let Some(rows) = self.query_unless_locked(&sql).await.map_err(not_marked)? else {
+        let Some(rows) = self.query_unless_locked(&sql).await? else {
             self.claims.put_back(id, refused);
             return Ok(());
         };
@@ -402,33 +367,38 @@ impl Worker {
 
     /// Marks the published rows of a claim, and ends it if no others are left.
     async fn mark(&mut self, id: i64) -> Result<(), Exit> {
-        let mut skip_locked = false;
         // a row that was changed meanwhile is marked by the second attempt
-        for attempt in 1..=3 {
+        let mut locks = RowLocks::None;
+        for _ in 1..=3 {
             let Some(to_mark) = self.claims.to_mark(id) else { return Ok(()) };
-            let table = &self.parts.table;
-            let sql =
-                table.publish(&self.own(id), &to_mark.positions, to_mark.last, to_mark.retried, skip_locked);
+            let kind = (to_mark.last, to_mark.retried);
+            let sql = self.parts.table.publish(&self.own(id), &to_mark.positions, kind, locks);
             let Some(rows) = self.query_unless_locked(&sql).await.map_err(not_marked)? else {
-                if skip_locked {
+                if locks == RowLocks::Skip {
                     return Ok(());
                 }
-                skip_locked = true;
+                locks = RowLocks::Skip;
                 continue;
             };
             let answer = rows.iter().rfind(|row| row.len() == 4);
             verify_ownership(answer)?;
             let marked = answer.and_then(|row| row.get(1)).unwrap_or_default();
             let marked = marked.trim_matches(['{', '}']).split(',').filter_map(|text| text.parse().ok());
-            let gone = !skip_locked && attempt > 1;
+            // others that were published do not exist any more
+            let gone = locks == RowLocks::Wait;
+            let rest = rows.last().filter(|row| gone && row.len() == 1).and_then(|row| row.get(0));
+            if rest.is_some_and(|rest| rest != "0") {
+                return Err(unmarked("a trigger keeps its rows from being marked as published"));
+            }
             self.claims.marked(id, marked.collect(), gone);
             if answer.and_then(|row| row.get(2)) == Some("1") {
                 self.claims.remove(id);
                 return Ok(());
             }
-            if skip_locked {
+            if locks == RowLocks::Skip {
                 return Ok(());
             }
+            locks = RowLocks::Wait;
         }
         Ok(())
     }
@@ -456,7 +426,7 @@ impl Worker {
             }
             tracing::warn!("published rows are sent again, because another transaction has locked them");
             self.claims.remove(id);
-            let sql = self.parts.table.publish(&self.own(id), &[], true, false, false);
+            let sql = self.parts.table.publish(&self.own(id), &[], (true, false), RowLocks::None);
             self.query_unless_locked(&sql).await?;
         }
         Ok(())
@@ -481,20 +451,32 @@ impl Worker {
         while let Ok(result) = self.channels.results.try_recv() {
             self.claims.apply(result);
         }
-        self.store().await?;
+        let stored = self.store().await;
+        // also if the table refuses to be marked: the next router need not wait for the end of the lease
         let tried = self.claims.unknown_positions();
         self.query(&self.parts.table.release(&self.parts.token, &tried)).await?;
-        Ok(())
+        stored
     }
 }
 
-/// The first column of an answer is the number of claims of this router that were found.
-fn verify_ownership(answer: Option<&Row>) -> Result<(), Exit> {
-    match answer.and_then(|row| row.get(0)) {
-        Some("0") => Err(Exit::Failed(Error::transient(
-            Peer::Postgres,
-            "the lease of claimed rows has expired, and another router has taken them over",
-        ))),
-        _ => Ok(()),
+/// How many rows to look at for a claim of this size. The server has to look at each to know its size, which takes long if they are large
+/// and compressed.
+fn claim_limit(bytes: usize, row_bytes: usize) -> usize {
+    let fitting = bytes / row_bytes.max(1);
+    fitting.saturating_mul(2).clamp(16, CLAIM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_looks_at_few_rows_if_they_are_large() {
+        let megabyte = 1 << 20;
+        for (row_bytes, expected) in
+            [(0, CLAIM), (300, CLAIM), (10_000, 838), (megabyte, 16), (usize::MAX, 16)]
+        {
+            assert_eq!(claim_limit(4 * megabyte, row_bytes), expected, "{row_bytes}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::cli::init::InitArgs;
 use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::commands::{say_wait as say_lock_wait, times};
 use crate::config::{Config, TableName};
-use crate::error::{Error, Remedy};
+use crate::error::{Error, ErrorCode, Remedy};
 use crate::postgres::backfills::{self, Selection};
 use crate::postgres::row_filter::row_filter;
 use crate::postgres::rows::layout::TableLayout;
@@ -72,6 +72,13 @@ impl Backfill {
         if let Some(text) = &args.since {
             let now = times::now(session).await?;
             let first = times::moment(session, "--since", text, now).await?;
+            if first > now {
+                return Err(Error::usage(
+                    ErrorCode::CommandLine,
+                    format!("--since {text} is in the future, and no row would be sent"),
+                    "Give an earlier time, or leave out --backfill",
+                ));
+            }
             since = Some(format!("q.{} >= {}", identifier(time_column), moment(first)));
         }
         let only = match &args.only {

@@ -7,18 +7,28 @@ use super::{BEGIN, MAX_REFUSALS, MAX_ROWS_BEHIND, OwnClaim, PolledTable, array};
 /// The delays between refusals; the last one is repeated.
 const DELAYS: &str = "ARRAY[interval '5 s', '30 s', '5 min', '30 min', '4 h']";
 
+/// What to do about rows that another transaction has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowLocks {
+    /// Wait for each row, which may be changed meanwhile, and is then left out.
+    None,
+    /// Lock all rows first.
+    Wait,
+    /// Leave them out.
+    Skip,
+}
+
 impl PolledTable {
     /// Marks rows of a claim as published, and ends the claim if `last` says that it has no others and all of them were marked. With
-    /// `retried`, some were refused before: then rows behind them become due. With `skip_locked`, rows that another transaction has
-    /// locked are left out. Returns whether the claim is still this router's, the positions that were marked, and whether the claim has
-    /// ended.
+    /// `retried`, some were refused before: then rows behind them become due. Returns whether the claim is still this router's, the
+    /// positions that were marked, and whether the claim has ended. With [`RowLocks::Wait`] a row follows with how many are not marked
+    /// although nobody else can have changed them: the table does not allow it.
     pub fn publish(
         &self,
         claim: &OwnClaim<'_>,
         positions: &[i64],
-        last: bool,
-        retried: bool,
-        skip_locked: bool,
+        (last, retried): (bool, bool),
+        locks: RowLocks,
     ) -> String {
         let PolledTable {
             table,
@@ -33,7 +43,15 @@ impl PolledTable {
             outbox,
             ..
         } = self;
-        let lock = if skip_locked { " FOR UPDATE SKIP LOCKED" } else { "" };
+        let lock = if locks == RowLocks::Skip { " FOR UPDATE SKIP LOCKED" } else { "" };
+        let is_new = self.is_new_at(&array(positions), "");
+        let (lock_rows, count_rest) = match locks {
+            RowLocks::Wait => (
+                format!("SELECT FROM {table} o WHERE {is_new} FOR NO KEY UPDATE; "),
+                format!("SELECT count(*) FROM {table} o WHERE {is_new}; "),
+            ),
+            RowLocks::None | RowLocks::Skip => (String::new(), String::new()),
+        };
         let (first, then) = match retried {
             false => (String::new(), String::new()),
             // otherwise another router could add a row behind the last one just now
@@ -49,13 +67,13 @@ impl PolledTable {
             ),
         };
         format!(
-            "{BEGIN}; {first}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
+            "{BEGIN}; {first}{lock_rows}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
              {published_at} = clock_timestamp(), {next_attempt_at} = NULL, {last_error} = NULL \
-             WHERE (SELECT count(*) FROM c) > 0 AND {} RETURNING o.ctid AS row, o.{position} AS at), \
+             WHERE (SELECT count(*) FROM c) > 0 AND {} RETURNING o.ctid AS row, o.{position} AS at, o.{status} = {published} AS done), \
              e AS (UPDATE outbox_router.poll_claims x SET ended = true WHERE {last} AND x.outbox = {outbox} \
-             AND x.id = (SELECT c.id FROM c) AND (SELECT count(*) FROM p) = {} RETURNING 1) \
-             SELECT (SELECT count(*) FROM c), coalesce((SELECT array_agg(p.at) FROM p), '{{}}'), (SELECT count(*) FROM e), \
-             set_config('outbox_router.rows', coalesce((SELECT array_agg(p.row) FROM p), '{{}}')::text, true); {then}COMMIT",
+             AND x.id = (SELECT c.id FROM c) AND (SELECT count(*) FROM p WHERE p.done) = {} RETURNING 1) \
+             SELECT (SELECT count(*) FROM c), coalesce((SELECT array_agg(p.at) FROM p WHERE p.done), '{{}}'), (SELECT count(*) FROM e), \
+             set_config('outbox_router.rows', coalesce((SELECT array_agg(p.row) FROM p), '{{}}')::text, true); {then}{count_rest}COMMIT",
             self.still_own(claim),
             self.is_new_at(&array(positions), lock),
             positions.len(),

@@ -70,6 +70,10 @@ impl Claim {
         self.bytes += bytes;
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn unknown(&self) -> usize {
         self.rows.iter().filter(|row| !row.known).count()
     }
