@@ -35,16 +35,22 @@ async fn a_role_with_the_privileges_that_init_grants_is_enough() {
     outbox.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
+/// A table that was there before the router, with these columns besides the usual ones.
+async fn existing(columns: &str) -> Outbox {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    outbox
+        .execute(&format!(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
+             event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{{}}', {columns})"
+        ))
+        .await;
+    outbox
+}
+
 #[tokio::test]
 async fn an_existing_table_is_polled_once_it_has_the_columns() {
     let kafka = Kafka::shared();
-    let outbox = Outbox::bare(shared::postgres()).await;
-    outbox
-        .execute(
-            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
-             event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{}', state text)",
-        )
-        .await;
+    let outbox = existing("state text").await;
     outbox.insert("order", "old", "{\"n\": 1}").await;
     let settings = Settings::polling(&outbox, &kafka)
         .set("outbox.columns.status", "state_of_row")
@@ -161,14 +167,9 @@ async fn no_session_needs_settings_that_a_pooler_refuses() {
 #[tokio::test]
 async fn rows_that_wait_when_the_columns_are_added_are_sent_before_newer_ones() {
     let kafka = Kafka::shared();
-    let outbox = Outbox::bare(shared::postgres()).await;
-    outbox
-        .execute(
-            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text, \
-             event_type text NOT NULL DEFAULT 'happened', payload jsonb, headers jsonb NOT NULL DEFAULT '{}', \
-             created_at timestamptz DEFAULT clock_timestamp(), status text NOT NULL DEFAULT 'NEW')",
-        )
-        .await;
+    let outbox =
+        existing("created_at timestamptz DEFAULT clock_timestamp(), status text NOT NULL DEFAULT 'NEW'")
+            .await;
     outbox.insert("order", "sent", "{\"n\": 1}").await;
     outbox.execute("UPDATE outbox SET status = 'PUBLISHED'").await;
     outbox.insert_numbers("order", "a", 1..20).await;

@@ -3,7 +3,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, router_function};
+use super::object::{Object, owner_of, router_function};
 use crate::config::{Outbox as OutboxConfig, TableName};
 use crate::outbox::Field;
 
@@ -67,10 +67,10 @@ pub(super) fn object(outbox: &OutboxConfig) -> Option<Object> {
         quoting::identifier(column)
     );
     let to_owner = format!(
-        "DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({}));\nBEGIN\n  \
+        "DECLARE\n  owner CONSTANT regrole := {};\nBEGIN\n  \
          IF pg_catalog.current_setting('is_superuser') = 'on' THEN\n    \
          EXECUTE 'ALTER FUNCTION outbox_router.{FIRST_EVENT} OWNER TO ' || owner;\n  END IF;\nEND",
-        literal(&table.in_sql())
+        owner_of(table)
     );
     let function = router_function(FIRST_EVENT);
     Some(Object {

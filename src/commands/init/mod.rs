@@ -160,7 +160,7 @@ impl<'a> Init<'a> {
             }
             self.maker.make(&table).await?;
             if let (true, Some(polling)) = (existed, &config.polling) {
-                Found::with_columns(&mut self.maker.session, &config.outbox, polling).await?;
+                Found::check_columns(&mut self.maker.session, &config.outbox, polling).await?;
             }
             if let (true, Some(period)) = (existed, self.args.partitioned) {
                 self.maker.make(&partitions::registration(config, name, period)).await?;

@@ -74,6 +74,14 @@ pub(super) fn router_function(name: &str) -> String {
     )
 }
 
+/// An expression: the role that owns this table.
+pub(super) fn owner_of(table: &TableName) -> String {
+    format!(
+        "(SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({}))",
+        literal(&table.in_sql())
+    )
+}
+
 /// The FROM and WHERE of the configured outbox tables, as `c` in `pg_class`; `None` if there is none.
 pub(super) fn outbox_tables(config: &Config) -> Option<String> {
     let name = |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));

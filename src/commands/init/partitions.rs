@@ -2,7 +2,7 @@
 
 use pg_logical::quoting::{dollar_quoted, literal};
 
-use super::object::{Object, privilege_to_call};
+use super::object::{Object, owner_of, privilege_to_call};
 use crate::cli::init::Period;
 use crate::config::{Config, Outbox as OutboxConfig, TableName};
 use crate::error::{Error, ErrorCode};
@@ -128,11 +128,12 @@ pub(super) fn owner_of_functions(table: &TableName) -> Object {
         .map(|function| format!("  EXECUTE 'ALTER FUNCTION {function} OWNER TO ' || owner;"))
         .collect();
     let block = format!(
-        "DECLARE\n  owner CONSTANT regrole := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({outbox}));\n  \
-             may_create CONSTANT boolean := pg_catalog.has_schema_privilege(owner, 'outbox_router', 'CREATE');\nBEGIN\n  \
-             EXECUTE 'GRANT USAGE, CREATE ON SCHEMA outbox_router TO ' || owner;\n{}\n  \
-             IF NOT may_create THEN\n    EXECUTE 'REVOKE CREATE ON SCHEMA outbox_router FROM ' || owner;\n  END IF;\n  \
-             EXECUTE 'GRANT EXECUTE ON FUNCTION {PARTITION_ROWS} TO ' || owner;\nEND",
+        "DECLARE\n  owner CONSTANT regrole := {};\n  \
+         may_create CONSTANT boolean := pg_catalog.has_schema_privilege(owner, 'outbox_router', 'CREATE');\nBEGIN\n  \
+         EXECUTE 'GRANT USAGE, CREATE ON SCHEMA outbox_router TO ' || owner;\n{}\n  \
+         IF NOT may_create THEN\n    EXECUTE 'REVOKE CREATE ON SCHEMA outbox_router FROM ' || owner;\n  END IF;\n  \
+         EXECUTE 'GRANT EXECUTE ON FUNCTION {PARTITION_ROWS} TO ' || owner;\nEND",
+        owner_of(table),
         alter.join("\n")
     );
     Object {

@@ -54,13 +54,10 @@ pub(super) struct SlotReport {
 pub(super) struct RowsReport {
     /// Its name.
     table: String,
-    /// As in the report of a router.
+    // the others are those of the router's report
     rows_due: u64,
-    /// As in the report of a router.
     oldest_due_seconds: f64,
-    /// As in the report of a router.
     rows_refused: u64,
-    /// As in the report of a router.
     rows_failed: u64,
     /// All of it, for a person.
     #[serde(skip)]
@@ -111,8 +108,10 @@ async fn ask_rows(config: &Config, polling: &PollingConfig) -> Result<RowsReport
     let mut session = connect(config, "status", Startup::default()).await?;
     let conninfo = &config.postgres.conninfo;
     let found = Found::usable(&mut session, &config.outbox, polling, conninfo).await?;
-    let statement = found.statements(&config.outbox, polling).map(|table| table.count());
-    let counted = session.query(&statement.unwrap_or_default()).await?;
+    let counted = match found.statements(&config.outbox, polling) {
+        Some(table) => session.query(&table.count()).await?,
+        None => Vec::new(),
+    };
     session.close().await;
     let row =
         counted.first().ok_or_else(|| Error::transient(Peer::Postgres, "the server has given no answer"))?;

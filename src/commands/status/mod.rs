@@ -104,7 +104,7 @@ fn show<P: Display>(found: &Found<P>, name: &str, style: &TableStyle) -> String 
         let known = match (&found.postgres, &found.postgres_error) {
             (Some(postgres), _) => postgres.to_string(),
             (None, Some(error)) => {
-                format!("Postgres cannot tell either: {}", terminal::harmless(&error.to_string()))
+                format!("Asking Postgres failed too: {}", terminal::harmless(&error.to_string()))
             }
             (None, None) => String::new(),
         };

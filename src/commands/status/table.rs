@@ -210,7 +210,7 @@ pub(super) fn rows_line(polling: &Polling) -> String {
     };
     let mut line = due;
     if *rows_refused > 0 {
-        line += &format!("; {} refused, or behind one that was", counted(*rows_refused, "row"));
+        line += &format!("; {} refused or waiting behind one", counted(*rows_refused, "row"));
     }
     if *rows_failed > 0 {
         line += &format!("; {} failed", counted(*rows_failed, "row"));

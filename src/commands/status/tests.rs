@@ -118,7 +118,7 @@ async fn without_anybody_both_reasons_are_said() {
     insta::assert_snapshot!(show(&found, "shop.outbox_router", &PLAIN), @r"
     the admin endpoint is off: `listen` in [admin] is false
 
-    Postgres cannot tell either: connection refused at db:5432
+    Asking Postgres failed too: connection refused at db:5432
     ");
     insta::assert_snapshot!(serde_json::to_string_pretty(&found).unwrap(), @r#"
     {

@@ -130,36 +130,34 @@ impl Found {
                     .sql(format!("ALTER ROLE {} BYPASSRLS", identifier(role)))]),
             );
         }
-        match found.statements(outbox, polling) {
-            Some(table)
-                if session.query_one(&format!("SELECT {}", table.has_unplaced())).await?.as_deref()
-                    == Some("t") =>
-            {
-                let position = &polling.columns.position;
-                refused(
-                    format!("rows of {name} wait to be sent and have no {position}, so that their order is unknown"),
-                    Remedy::steps([Step::new(
-                        "As the table's owner, give them one; applications have to leave this column out of their inserts",
-                    )
-                    .sql(table.place(found.next_position.as_deref().unwrap_or(NEXT_POSITION)))]),
+        let Some(table) = found.statements(outbox, polling) else { return Ok(found) };
+        let unplaced = session.query_one(&format!("SELECT {}", table.has_unplaced())).await?;
+        if unplaced.as_deref() == Some("t") {
+            let position = &polling.columns.position;
+            return refused(
+                format!("rows of {name} wait to be sent and have no {position}, so that their order is unknown"),
+                Remedy::steps([Step::new(
+                    "As the table's owner, give them one; applications have to leave this column out of their inserts",
                 )
-            }
-            _ => Ok(found),
+                .sql(table.place(found.next_position.as_deref().unwrap_or(NEXT_POSITION)))]),
+            );
         }
+        Ok(found)
     }
 
-    /// Refuses a table without the columns for the state of a row; `None` if there is no table.
+    /// Refuses a table that lacks columns for the state of a row.
     ///
     /// # Errors
-    /// A column is missing.
-    pub async fn with_columns(
+    /// The refusal, or those of the query.
+    pub async fn check_columns(
         session: &mut Session,
         outbox: &Outbox,
         polling: &Polling,
-    ) -> Result<Option<Self>, Error> {
-        let found = Self::query(session, outbox, polling).await?;
-        found.as_ref().map_or(Ok(()), |found| found.verify_columns(outbox, polling))?;
-        Ok(found)
+    ) -> Result<(), Error> {
+        match Self::query(session, outbox, polling).await? {
+            Some(found) => found.verify_columns(outbox, polling),
+            None => Ok(()),
+        }
     }
 
     fn verify_columns(&self, outbox: &Outbox, polling: &Polling) -> Result<(), Error> {

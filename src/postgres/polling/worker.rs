@@ -261,7 +261,7 @@ impl Worker {
         self.polled = PgTimestamp::now();
         let id = first.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
         if id == UNPLACED {
-            return Err(Exit::Failed(changed("rows wait to be sent that have no position")));
+            return Err(Exit::Failed(changed("rows that wait to be sent have no position")));
         }
         let Ok(id) = id.parse::<i64>() else {
             return self.nothing_claimed(id == BUSY);
