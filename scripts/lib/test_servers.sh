@@ -10,6 +10,10 @@ use_test_servers() {
   # shellcheck disable=SC2154 # the scripts that use this set it
   variables=$("$root/scripts/services" env --instance "$1")
   eval "$variables"
+  # Debian's psql is a wrapper, which takes longer than the query.
+  local psql
+  psql=$(compgen -G '/usr/lib/postgresql/*/bin/psql' | sort -V | tail -n 1)
+  [[ -z $psql ]] || export PATH=${psql%/*}:$PATH
   # the tests must not see a user's settings for their own router
   unset OUTBOX_ROUTER_POSTGRES__URL OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS
 }

@@ -71,7 +71,7 @@ impl Outbox {
 
     async fn named(server: &str, name: String) -> Self {
         let administrator = connect(&url(server, "postgres")).await.unwrap();
-        administrator.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        administrator.batch_execute(&shared::create_database(&name)).await.unwrap();
         Outbox { name, server: server.to_owned(), client: Mutex::default() }
     }
 

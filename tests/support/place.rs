@@ -46,7 +46,7 @@ impl Place {
             variables: BTreeMap::new(),
             name,
         };
-        place.psql_in("postgres", &format!("CREATE DATABASE {}", place.name));
+        place.psql_in("postgres", &shared::create_database(&place.name));
         place.set("POSTGRES__URL", &place.url("postgres"));
         place.set("POSTGRES__SLOT", &place.name.clone());
         place.set("POSTGRES__PUBLICATION", &place.name.clone());

@@ -1,6 +1,6 @@
 //! The router under test, as a process.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -227,12 +227,14 @@ impl Router {
             .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
             .collect();
         // proc(5): number, local address, remote address, state (0A: listening); the tenth field is the inode
-        let table = fs::read_to_string(format!("{process}/net/tcp")).ok()?;
-        table.lines().find_map(|line| {
+        let table = BufReader::new(File::open(format!("{process}/net/tcp")).ok()?);
+        // the listening ones come first, and to list all others is expensive
+        let lines = table.lines().skip(1).map_while(Result::ok);
+        let mut listening = lines.take_while(|line| line.split_whitespace().nth(3) == Some("0A"));
+        listening.find_map(|line| {
             let fields: Vec<_> = line.split_whitespace().collect();
-            let listening = *fields.get(3)? == "0A" && sockets.iter().any(|inode| inode == fields[9]);
-            let port = fields[1].rsplit_once(':')?.1;
-            listening.then(|| u16::from_str_radix(port, 16).unwrap())
+            let (_, port) = fields[1].rsplit_once(':')?;
+            sockets.iter().any(|inode| inode == fields[9]).then(|| u16::from_str_radix(port, 16).unwrap())
         })
     }
 

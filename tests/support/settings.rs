@@ -52,7 +52,11 @@ impl Settings {
             .set("postgres.url", outbox.url())
             .set("postgres.slot", outbox.name.as_str())
             .set("kafka.'bootstrap.servers'", kafka.bootstrap.as_str())
-            .set("route.topic", outbox.topic("${aggregate_type}"));
+            .set("route.topic", outbox.topic("${aggregate_type}"))
+            // on a busy machine a router or server may get no processor time for longer than the defaults; tests of these limits set
+            // their own
+            .set("postgres.wal_sender_timeout", "60s")
+            .set("delivery.shutdown_timeout", "10m");
         // a router that another test has killed in a transaction would delay starts until that transaction times out
         if kafka.is_shared() {
             return settings.set("delivery.positions_topic", positions_topic(outbox));

@@ -31,6 +31,11 @@ pub(crate) fn variable(name: &str) -> String {
     })
 }
 
+/// The statement that creates a database. `TEST_DATABASE_OPTIONS` has the fastest way on the shared server.
+pub(crate) fn create_database(name: &str) -> String {
+    format!("CREATE DATABASE {name} {}", std::env::var("TEST_DATABASE_OPTIONS").unwrap_or_default())
+}
+
 /// A name that no other test has or had in an earlier run on the same servers.
 pub(crate) fn unique() -> String {
     static RUN: LazyLock<u32> = LazyLock::new(rand::random);

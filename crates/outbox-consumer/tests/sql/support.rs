@@ -30,7 +30,8 @@ impl Database {
         let server = url.rsplit_once('/').unwrap().0.to_owned();
         let name = format!("consumer_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let database = Database { name, server };
-        database.in_postgres(&format!("CREATE DATABASE {}", database.name)).await;
+        let options = std::env::var("TEST_DATABASE_OPTIONS").unwrap_or_default();
+        database.in_postgres(&format!("CREATE DATABASE {} {options}", database.name)).await;
         let session = database.session().await;
         session.ok("CREATE SCHEMA outbox_router; CREATE TABLE effects (event_id text NOT NULL)").await;
         for sql in MIGRATIONS {
