@@ -80,21 +80,27 @@ progress_of() {
   fi
 }
 
+# The profile of release builds. Scripts that measure nothing for the documentation set release-fast, which builds in a fraction of the
+# time.
+release=release
+
 # build ARG...: cargo build ARG..., with cargo's progress.
 build() {
   need_build
   local first='' started=$SECONDS profile=debug
-  [[ " $* " != *' --release '* ]] || profile=release
+  [[ " $* " != *' --profile '* ]] || profile=$release
   [[ -d $CARGO_TARGET_DIR/$profile ]] || first=', which takes 10 to 20 minutes on two processors the first time'
   say "building in ${CARGO_TARGET_DIR/#"$HOME"/\~}$first"
   (cd "$root" && with_progress cargo build --locked "$@") || die "the build failed; the lines above say why"
   hint "built in $(duration $((SECONDS - started)))"
 }
 
+build_release() { build --profile "$release" "$@"; }
+
 # need_router: builds the release router and sets `router`, unless that is set. Built alone, as users do: together with the
 # examples it would get the features of the tests' libraries too.
 need_router() {
   [[ -z $router ]] || return 0
-  build --release --bin outbox-router
-  router=$CARGO_TARGET_DIR/release/outbox-router
+  build_release --bin outbox-router
+  router=$CARGO_TARGET_DIR/$release/outbox-router
 }

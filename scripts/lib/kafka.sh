@@ -158,6 +158,8 @@ kafka_load() {
   source "$kafka/server"
 }
 
+kafka_ports() { taken+=" $kafka_port $kafka_controller_port $kafka_extra_port"; }
+
 kafka_log_file() { printf %s "$kafka/log"; }
 
 kafka_pid() { remembered_process "$kafka/pid"; }
@@ -167,6 +169,8 @@ kafka_running() { kafka_load && kafka_pid >/dev/null; }
 # kafka_launch JVM_OPTION...: starts the broker without waiting; kafka_wait waits until it serves requests.
 kafka_launch() {
   if port_answers "$kafka_port"; then
+    # shellcheck disable=SC2034 # scripts/services uses it
+    lost_port=$kafka_port
     die "another program took port $kafka_port while Kafka was stopped; end it, or start over with 'down' and 'up'"
   fi
   mkdir -p "$kafka/tmp"
@@ -201,7 +205,7 @@ kafka_launch() {
 
 kafka_wait() {
   local tries
-  for ((tries = 60 * 5; tries > 0; tries--)); do
+  for ((tries = 300 * 5; tries > 0; tries--)); do
     # The broker logs this when it is registered and serves requests, which is later than when its port is open.
     if grep -qs 'Kafka Server started' "$kafka/log"; then
       return
@@ -218,7 +222,7 @@ kafka_stop() {
   local pid
   pid=$(kafka_pid) || return 0
   kill -TERM "$pid"
-  wait_for_end "$pid" 30 || kafka_kill
+  wait_for_end "$pid" 120 || kafka_kill
 }
 
 kafka_kill() {
@@ -226,7 +230,7 @@ kafka_kill() {
   pid=$(kafka_pid) || return 0
   # The whole process group: during creation the process is a shell.
   kill -KILL -- "-$pid"
-  wait_for_end "$pid" 10 || die "process $pid of Kafka does not end"
+  wait_for_end "$pid" 60 || die "process $pid of Kafka does not end"
 }
 
 kafka_delete() {

@@ -12,6 +12,8 @@ reserve_port() {
     flock 7
     # Below the range that Linux uses for outgoing connections.
     for ((port = $1; port < 32768; port++)); do
+      # where a server could not be started a moment ago
+      [[ " ${OUTBOX_ROUTER_TAKEN_PORTS:-} " != *" $port "* ]] || continue
       owner=''
       { read -r owner <"$cache/ports/$port" || true; } 2>/dev/null
       [[ -z $owner || ! -d $owner ]] || continue

@@ -131,7 +131,7 @@ postgres_create() {
   # fsync off: only a crash of the machine loses data without it, and this server is temporary.
   # Dynamic shared memory in files of the data folder, so that a killed server leaves nothing in /dev/shm.
   postgres_settings listen_addresses=127.0.0.1 "port=$postgres_port" "unix_socket_directories=$postgres_socket" \
-    wal_level=logical max_replication_slots=64 max_wal_senders=64 max_connections=200 shared_buffers=64MB fsync=off \
+    wal_level=logical max_replication_slots=128 max_wal_senders=128 max_connections=500 shared_buffers=64MB fsync=off \
     dynamic_shared_memory_type=mmap "cluster_name=${instance##*/}" 'log_line_prefix=%m [%p] %q%a ' ssl=on
   {
     printf '%s=%q\n' postgres_bin "$postgres_bin" postgres_data "$postgres_data" postgres_log "$postgres_log" \
@@ -209,6 +209,8 @@ postgres_pid() {
   printf '%s' "$pid"
 }
 
+postgres_ports() { taken+=" $postgres_port"; }
+
 postgres_log_file() { printf %s "$postgres_log"; }
 
 postgres_running() { postgres_load && postgres_pid >/dev/null; }
@@ -228,10 +230,12 @@ postgres_free_memory() {
 postgres_start() {
   postgres_forget_crash
   if port_answers "$postgres_port"; then
+    # shellcheck disable=SC2034 # scripts/services uses it
+    lost_port=$postgres_port
     die "another program took port $postgres_port while Postgres was stopped; end it, or start over with 'down' and 'up'"
   fi
   # In a subshell, so that the messages of an interrupted 'up' are not redirected with this output.
-  if ! (as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=60 --silent --pgdata="$postgres_data" \
+  if ! (as_postgres "$postgres_bin/pg_ctl" start --wait --timeout=300 --silent --pgdata="$postgres_data" \
     --log="$postgres_log") </dev/null >/dev/null 2>&1; then
     show_tail "$postgres_log"
     die "Postgres did not start"
@@ -240,7 +244,7 @@ postgres_start() {
 
 # postgres_stop MODE
 postgres_stop() {
-  as_postgres "$postgres_bin/pg_ctl" stop --wait --timeout=60 --silent --mode="$1" --pgdata="$postgres_data" >/dev/null
+  as_postgres "$postgres_bin/pg_ctl" stop --wait --timeout=300 --silent --mode="$1" --pgdata="$postgres_data" >/dev/null
 }
 
 # postgres_kill: kills all processes of the server at once, as if its machine lost power.
@@ -252,7 +256,7 @@ postgres_kill() {
   mapfile -t all < <(children_of "$pid")
   kill -KILL "$pid" "${all[@]}" 2>/dev/null || true
   for pid in "$pid" "${all[@]}"; do
-    wait_for_end "$pid" 10 || die "process $pid of Postgres does not end"
+    wait_for_end "$pid" 60 || die "process $pid of Postgres does not end"
   done
 }
 

@@ -153,7 +153,7 @@ async fn end_to_end_a_row_that_cannot_be_deleted_is_not_written() {
 
 #[tokio::test]
 async fn end_to_end_names_the_session_that_has_locked_the_table() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (outbox, kafka) = (Outbox::with_long_transactions().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let router = Router::active(&settings).await;
     let migration = outbox.client().await;

@@ -343,7 +343,7 @@ async fn tail_can_be_interrupted_while_nobody_reads_its_output() {
 
 #[tokio::test]
 async fn tail_names_the_session_that_it_waits_for() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (outbox, kafka) = (Outbox::with_long_transactions().await, Kafka::shared());
     let open = outbox.client().await;
     open.batch_execute("BEGIN; INSERT INTO outbox (aggregate_type, aggregate_id) VALUES ('order', 'open')")
         .await

@@ -11,6 +11,7 @@ use crate::support::eventually::eventually;
 use crate::support::outbox::connect;
 use crate::support::place::Place;
 use crate::support::process;
+use crate::support::shared;
 
 /// Opens a session of an application, with a transaction that has run `sql`. Returns it with its process id.
 async fn busy(place: &Place, sql: &str) -> (Client, i32) {
@@ -66,7 +67,7 @@ impl Drop for Running {
 }
 
 fn parking() -> Place {
-    let place = Place::new().with("DEAD_LETTERS__POLICY", "park");
+    let place = Place::on(shared::postgres_with_long_transactions()).with("DEAD_LETTERS__POLICY", "park");
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     place

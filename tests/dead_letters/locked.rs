@@ -2,6 +2,7 @@
 
 use super::{MODES, Setup};
 use crate::support::eventually::eventually;
+use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
@@ -12,7 +13,7 @@ const TABLE: &str = "outbox_router.dead_letters";
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_waited_for_and_the_locking_session_is_named() {
     for mode in MODES {
-        let setup = Setup::new(mode).await;
+        let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
         let mut router = Router::active(&setup.settings).await;
         setup.outbox.insert_numbers("order", "b", 1..2).await;
         setup.sees("b", vec![1]).await;
@@ -81,7 +82,7 @@ async fn dead_letters_are_parked_after_a_lock_that_outlasts_the_transaction() {
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_waited_for_at_the_start() {
     for mode in MODES {
-        let setup = Setup::new(mode).await;
+        let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
         let lock = TableLock::take(&setup.outbox, TABLE).await;
         let mut router = Router::start(&setup.settings);
         setup.outbox.insert_numbers("order", "b", 1..2).await;
@@ -96,7 +97,7 @@ async fn dead_letters_in_a_locked_table_are_waited_for_at_the_start() {
 /// The role of `init --role` sees which session holds the lock, but not its state.
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_explained_to_the_least_privileged_role() {
-    let mut setup = Setup::new("at-least-once").await;
+    let mut setup = Setup::of(Outbox::with_long_transactions().await, "at-least-once").await;
     setup.outbox.execute("DROP SCHEMA outbox_router CASCADE").await;
     let role = format!("{}_router", setup.outbox.name);
     succeeded(setup.settings.run(&["init", "--role", &role]), &[]);
@@ -125,7 +126,7 @@ async fn dead_letters_in_a_locked_table_are_explained_to_the_least_privileged_ro
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_explained_when_max_aggregates_is_reached() {
     for mode in MODES {
-        let mut setup = Setup::new(mode).await;
+        let mut setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
         setup.settings = setup.settings.clone().set("dead_letters.max_aggregates", 1);
         let mut router = Router::active(&setup.settings).await;
         setup.poison("a", 1).await;

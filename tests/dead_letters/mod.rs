@@ -31,7 +31,11 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) async fn new(mode: &str) -> Self {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        Self::of(Outbox::new().await, mode).await
+    }
+
+    async fn of(outbox: Outbox, mode: &str) -> Self {
+        let kafka = Kafka::shared();
         let settings =
             Settings::new(&outbox, &kafka).set("delivery.mode", mode).set("dead_letters.policy", "park");
         outbox.create_dead_letters_table().await;

@@ -77,7 +77,7 @@ pub(crate) async fn broker_killed_at_random_points(
 #[ignore = "runs in scripts/test --full"]
 async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
     const KILLS: usize = 2;
-    let broker = PrivateKafka::start(&[]).await;
+    let broker = PrivateKafka::that_is_killed(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &Settings::new(&outbox, &kafka), KILLS).await;
     // each of three topics may end the producer
@@ -87,7 +87,7 @@ async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggreg
 /// The router then advises the user to skip the transaction of the event. That must not skip what came before it.
 #[tokio::test]
 async fn broker_away_an_unsendable_event_waits_for_earlier_ones() {
-    let broker = PrivateKafka::start(&[]).await;
+    let broker = PrivateKafka::that_is_killed(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let settings = Settings::new(&outbox, &kafka).set("delivery.shutdown_timeout", "0s");
     let mut router = Router::active(&settings).await;

@@ -181,21 +181,21 @@ async fn outbox_locked_at_the_start_is_waited_for_and_the_locking_session_is_nam
 /// In exactly-once, the router reads from this table whether the slot is new.
 #[tokio::test]
 async fn outbox_locked_slots_table_at_the_start_of_exactly_once_is_waited_for() {
-    locked_at_the_start("exactly-once", Outbox::new().await, "outbox_router.slots").await;
+    locked_at_the_start("exactly-once", Outbox::with_long_transactions().await, "outbox_router.slots").await;
 }
 
 /// Even a router that does not park events checks whether some are parked.
 #[tokio::test]
 async fn outbox_locked_dead_letters_at_the_start_of_a_router_that_does_not_park_are_waited_for() {
     for mode in MODES {
-        locked_at_the_start(mode, Outbox::new().await, "outbox_router.dead_letters").await;
+        locked_at_the_start(mode, Outbox::with_long_transactions().await, "outbox_router.dead_letters").await;
     }
 }
 
 /// At-least-once delivers without the slots table, and logs what it could not write there.
 #[tokio::test]
 async fn outbox_locked_slots_table_does_not_stop_at_least_once() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (outbox, kafka) = (Outbox::with_long_transactions().await, Kafka::shared());
     let lock = TableLock::take(&outbox, "outbox_router.slots").await;
     outbox.insert_numbers("order", "a", 1..2).await;
     let mut router = Router::active(&settings(&outbox, &kafka, "at-least-once")).await;
@@ -209,7 +209,7 @@ async fn outbox_locked_slots_table_does_not_stop_at_least_once() {
 /// `pg_replication_slots` can be read whatever lock the outbox has.
 #[tokio::test]
 async fn outbox_locked_does_not_block_slot_list_and_status() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (outbox, kafka) = (Outbox::with_long_transactions().await, Kafka::shared());
     let settings = Settings::new(&outbox, &kafka);
     let _lock = TableLock::take(&outbox, TABLE).await;
     let confirmed = outbox.confirmed().await.to_string();

@@ -16,6 +16,9 @@ use super::shared;
 
 pub(super) const REQUEST: Duration = Duration::from_secs(10);
 
+/// How often a request that times out is made.
+const ATTEMPTS: u32 = 6;
+
 /// A Kafka cluster, with two consumers. The topics of a `prefix` are those whose names begin with that word.
 #[derive(Clone)]
 pub(crate) struct Kafka {
@@ -46,14 +49,16 @@ impl Reader {
         Reader { config, consumer }
     }
 
-    /// After a failure the next call gets a new consumer: librdkafka forgets all brokers for good if it asks one whose session
-    /// with the controller has expired, as that of a frozen broker does.
-    fn ask<T>(&mut self, work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError>) -> Result<T, KafkaError> {
-        let answer = work(&self.consumer);
-        if let Err(error) = &answer
-            && error.rdkafka_error_code().is_some_and(timed_out)
-        {
+    /// Repeats what times out, as happens on a busy machine, with a new consumer: librdkafka forgets all brokers for good if it
+    /// asks one whose session with the controller has expired, as that of a frozen broker does.
+    fn ask<T>(&mut self, work: impl Fn(&BaseConsumer) -> Result<T, KafkaError>) -> Result<T, KafkaError> {
+        let mut answer = work(&self.consumer);
+        for _ in 1..ATTEMPTS {
+            if !matches!(&answer, Err(error) if error.rdkafka_error_code().is_some_and(timed_out)) {
+                break;
+            }
             self.consumer = self.config.create().unwrap();
+            answer = work(&self.consumer);
         }
         answer
     }
@@ -264,7 +269,7 @@ impl Kafka {
 
     async fn consume<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
+        work: impl Fn(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T, KafkaError> {
         with_consumer(&self.consumer, work).await
     }
@@ -309,7 +314,7 @@ impl Kafka {
 /// Runs blocking work with a consumer on another thread.
 async fn with_consumer<T: Send + 'static>(
     consumer: &Arc<Mutex<Reader>>,
-    work: impl FnOnce(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
+    work: impl Fn(&BaseConsumer) -> Result<T, KafkaError> + Send + 'static,
 ) -> Result<T, KafkaError> {
     let consumer = Arc::clone(consumer);
     tokio::task::spawn_blocking(move || consumer.lock().unwrap().ask(work)).await.unwrap()
@@ -378,9 +383,10 @@ fn read_all(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, KafkaE
             Some(Err(KafkaError::PartitionEOF(_))) => continue,
             Some(Err(error)) => return Err(error),
             None => {
-                panic!(
+                println!(
                     "no record of {prefix} for {REQUEST:?}, and the ends of these are not reached: {ends:?}"
-                )
+                );
+                return Err(KafkaError::MessageConsumption(Code::OperationTimedOut));
             }
         };
         let place = (message.topic().to_owned(), message.partition());
@@ -416,7 +422,10 @@ fn read_committed(consumer: &BaseConsumer, prefix: &str) -> Result<Vec<Record>, 
                     Code::BrokerTransportFailure | Code::AllBrokersDown,
                 ))) => {}
                 Some(Err(error)) => return Err(error),
-                None => panic!("no end of partition {partition} of {topic} for {REQUEST:?}"),
+                None => {
+                    println!("no end of partition {partition} of {topic} for {REQUEST:?}");
+                    return Err(KafkaError::MessageConsumption(Code::OperationTimedOut));
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Creates, changes and deletes topics.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
@@ -11,6 +12,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::eventually::eventually;
 use super::kafka::{Kafka, REQUEST, client, is_of};
+
+/// More than a change takes on a busy machine.
+const CHANGE: Duration = Duration::from_secs(60);
 
 impl Kafka {
     fn admin(&self) -> AdminClient<DefaultClientContext> {
@@ -150,5 +154,5 @@ pub(super) async fn discard_topics(name: &str) -> Result<(), KafkaError> {
 
 /// The brokers answer once the change is complete.
 fn wait_for_brokers() -> AdminOptions {
-    AdminOptions::new().operation_timeout(Some(REQUEST))
+    AdminOptions::new().operation_timeout(Some(CHANGE)).request_timeout(Some(2 * CHANGE))
 }

@@ -43,6 +43,11 @@ impl Outbox {
         Self::on(shared::postgres()).await
     }
 
+    /// The same for a test that leaves transactions open.
+    pub(crate) async fn with_long_transactions() -> Self {
+        Self::on(shared::postgres_with_long_transactions()).await
+    }
+
     /// The same on another server (a URL without a database).
     pub(crate) async fn on(server: &str) -> Self {
         Self::with_table(server, TABLE).await
@@ -325,7 +330,9 @@ async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> 
     // a session that is just starting has locked the database, and may wait for a lock that a failed test has left
     let sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1";
     administrator.execute(sessions, &[&name]).await?;
-    administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+    // which fails if a process of another session does not end within five seconds
+    let drop_database = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+    eventually(&drop_database, async || administrator.batch_execute(&drop_database).await.ok()).await;
     // topics that remain only cost time
     discard_topics(name).await.ok();
     Ok(())

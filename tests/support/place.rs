@@ -29,11 +29,9 @@ pub(crate) struct Ran {
 }
 
 impl Place {
-    /// On the server of `TEST_POSTGRES_URL`, with the broker of `TEST_KAFKA`.
+    /// On the shared servers.
     pub(crate) fn new() -> Self {
-        let url = shared::variable("TEST_POSTGRES_URL");
-        let (server, _) = url.rsplit_once('/').unwrap();
-        Self::on(server)
+        Self::on(shared::postgres())
     }
 
     /// On the server at `postgres://user@host:port`.

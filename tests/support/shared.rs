@@ -3,17 +3,29 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The shared Postgres, without a database: `postgres://postgres@127.0.0.1:15432`.
+/// One of the Postgres servers that all tests share, without a database: `postgres://postgres@127.0.0.1:15432`. It is the same for
+/// all tests of this process.
 pub(crate) fn postgres() -> &'static str {
-    static URL: LazyLock<String> = LazyLock::new(|| {
-        let url = variable("TEST_POSTGRES_URL");
-        url.rsplit_once('/')
-            .unwrap_or_else(|| panic!("TEST_POSTGRES_URL names no database: {url}"))
-            .0
-            .to_owned()
-    });
-    &URL
+    let [others @ .., _] = SERVERS.as_slice() else { panic!("TEST_POSTGRES_URLS is empty") };
+    match others.len() {
+        0 => postgres_with_long_transactions(),
+        count => &others[usize::try_from(std::process::id()).unwrap() % count],
+    }
 }
+
+/// The one for tests that leave a transaction open for a while, for example to hold a lock: whoever creates a slot on the same server
+/// waits until it has ended.
+pub(crate) fn postgres_with_long_transactions() -> &'static str {
+    SERVERS.last().unwrap()
+}
+
+/// The URLs of the servers, without a database.
+static SERVERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let urls = std::env::var("TEST_POSTGRES_URLS").unwrap_or_else(|_| variable("TEST_POSTGRES_URL"));
+    let server =
+        |url: &str| url.rsplit_once('/').unwrap_or_else(|| panic!("{url} names no database")).0.to_owned();
+    urls.split_whitespace().map(server).collect()
+});
 
 /// Host and port of the shared broker.
 pub(crate) fn kafka() -> &'static str {
