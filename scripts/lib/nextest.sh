@@ -21,7 +21,8 @@ run_tests() {
   return "$code"
 }
 
-# outcomes REPORT...: prints a line for each test: its outcome (passed, flaky or failed), seconds and name.
+# outcomes REPORT...: prints a line for each test: its outcome (passed, flaky or failed), seconds, name, and why the first try of a flaky
+# one failed.
 outcomes() {
   # shellcheck disable=SC2016 # the program is awk's
   awk '
@@ -32,11 +33,23 @@ outcomes() {
       test = attribute("classname") " " attribute("name")
       seconds = attribute("time")
       outcome = "passed"
+      why = ""
       if (/\/>$/) print outcome "\t" seconds "\t" test
     }
-    /<flakyFailure|<flakyError/ { outcome = "flaky" }
     /<failure|<error/ { outcome = "failed" }
-    /<\/testcase>/ { print outcome "\t" seconds "\t" test }' "$@"
+    /<flakyFailure|<flakyError/ {
+      outcome = "flaky"
+      if (why == "") {
+        why = attribute("type")
+        if (sub(/.* panicked at /, "")) {
+          why = $0
+          getline
+          why = why " " substr($0, 1, 300)
+          gsub(/&quot;/, "\"", why); gsub(/&apos;/, "\047", why); gsub(/&lt;/, "<", why); gsub(/&gt;/, ">", why); gsub(/&amp;/, "\\&", why)
+        }
+      }
+    }
+    /<\/testcase>/ { print outcome "\t" seconds "\t" test "\t" why }' "$@"
 }
 
 # quarantined: prints the tests that are quarantined, with their reasons.
@@ -59,7 +72,7 @@ sum_up_tests() {
   fi
   say "the slowest tests:"
   sort -t $'\t' -k 2,2nr <<<"$all" | sed -n '1,10p' | awk -F '\t' '{ printf "%7.1f s  %s\n", $2, $3 }' >&2
-  flaky=$(awk -F '\t' '$1 == "flaky" { print $3 }' <<<"$all")
+  flaky=$(awk -F '\t' '$1 == "flaky" { print $3 " (" $4 ")" }' <<<"$all")
   while IFS= read -r line; do
     [[ -n $line ]] || continue
     say "${yellow}FLAKY${plain} $line"
