@@ -196,6 +196,9 @@ impl From<Expired> for Error {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
