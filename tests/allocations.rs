@@ -65,21 +65,39 @@ async fn allocations(mode: &str, sslmode: &str, events: u64) -> u64 {
     tokio::task::spawn_blocking(|| router.join().unwrap()).await.unwrap()
 }
 
-async fn per_event(mode: &str, sslmode: &str) -> f64 {
-    let (few, many) = (2_000, 12_000);
-    // the difference leaves out the allocations at start
-    let (less, more) = (allocations(mode, sslmode, few).await, allocations(mode, sslmode, many).await);
-    (more as f64 - less as f64) / (many - few) as f64
+/// Sessions with few events and with many. The difference leaves out the allocations at start.
+const EVENTS: [u64; 2] = [2_000, 12_000];
+
+/// Whether so many allocations per event are as expected, and what to do if not.
+fn judge(mode: &str, at_most: f64, found: f64) -> Result<(), String> {
+    if found >= at_most + noise(mode) {
+        return Err(format!("at most {at_most} allowed"));
+    }
+    if found <= at_most - 0.5 { Err("lower AT_MOST".to_owned()) } else { Ok(()) }
+}
+
+/// Measures until the result is as expected, at most three times. What is done every second allocates too, so of each number of
+/// events the shortest session counts.
+async fn assert_per_event(mode: &str, sslmode: &str, at_most: f64) {
+    let (mut least, mut judged, mut found) = ([u64::MAX; 2], Ok(()), 0.0);
+    for _ in 0..3 {
+        for (least, events) in least.iter_mut().zip(EVENTS) {
+            *least = allocations(mode, sslmode, events).await.min(*least);
+        }
+        found = (least[1] as f64 - least[0] as f64) / (EVENTS[1] - EVENTS[0]) as f64;
+        judged = judge(mode, at_most, found);
+        if judged.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(judged, Ok(()), "{mode}, sslmode={sslmode}: {found} allocations per event");
 }
 
 #[tokio::test]
 async fn allocations_per_event_may_only_go_down() {
     for mode in MODES {
         for (sslmode, at_most) in AT_MOST {
-            let found = per_event(mode, sslmode).await;
-            let what = format!("{mode}, sslmode={sslmode}: {found} allocations per event");
-            assert!(found < at_most + noise(mode), "{what}, at most {at_most} allowed");
-            assert!(found > at_most - 0.5, "{what}: lower AT_MOST");
+            assert_per_event(mode, sslmode, at_most).await;
         }
     }
 }

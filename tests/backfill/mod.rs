@@ -37,6 +37,11 @@ async fn insert(outbox: &Outbox, first: u64, last: u64) {
     outbox.execute(&sql).await;
 }
 
+/// Settings with which no more than a thousand rows are sent in a second, so that a test has time to interrupt it.
+fn slowly(settings: &Settings) -> Settings {
+    settings.clone().set("delivery.window.records", 50).set("kafka.'linger.ms'", 50)
+}
+
 async fn init(settings: &Settings, arguments: &[&str]) -> Ran {
     settings.run_async(&[&["init", "--backfill"], arguments].concat()).await
 }
@@ -53,6 +58,12 @@ async fn begun(settings: &Settings, arguments: &[&str], rows: u64) {
 /// How many rows are stored as done.
 async fn done(outbox: &Outbox) -> u64 {
     outbox.text("SELECT done::text FROM outbox_router.backfills").await.parse().unwrap()
+}
+
+/// Waits until so many more rows are stored as done.
+async fn more(outbox: &Outbox, rows: u64) {
+    let goal = done(outbox).await + rows;
+    eventually(&format!("{goal} rows are done"), async || (done(outbox).await >= goal).then_some(())).await;
 }
 
 async fn finished(outbox: &Outbox) {

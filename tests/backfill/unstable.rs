@@ -37,41 +37,50 @@ async fn rows_of_a_transaction_are_in_the_order_of_its_statements() {
 }
 
 /// A DELETE that is rolled back overwrites the number of the statement that has inserted the row.
+async fn tried_to_delete(rows: u64) {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = with_statements(&kafka, rows).await;
+    let settings = settings.set("delivery.mode", "exactly-once").set("delivery.window.records", 50);
+    begun(&settings, &[], rows).await;
+    let topic = outbox.topic("order");
+    kafka.create_topic(&topic, 1, &[]).await;
+    let tried = async |numbers: &str| {
+        // statements before it give it a high number
+        let sql = format!(
+            "BEGIN; DO $$ BEGIN FOR i IN 1..{rows} LOOP PERFORM pg_current_xact_id(); END LOOP; END $$; \
+             DELETE FROM outbox WHERE (payload ->> 'n')::int IN ({numbers}); ROLLBACK"
+        );
+        outbox.client().await.batch_execute(&sql).await.unwrap();
+    };
+    let half = rows / 2;
+    for _ in 0..3 {
+        let router = Router::start(&settings);
+        let sent = kafka.count(&outbox.name).await.unwrap_or_default();
+        eventually("some rows are sent", async || {
+            let now = kafka.count(&outbox.name).await.ok()?;
+            (now > sent || now as u64 >= rows).then_some(())
+        })
+        .await;
+        router.kill();
+        tried(&format!("1, 2, {half}, {rows}")).await;
+    }
+    Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
+    let mut numbers: Vec<u64> =
+        kafka.committed(&outbox.name).await.unwrap().iter().map(|record| record.number()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(1..=rows), "{rows}");
+}
+
 #[tokio::test]
 async fn rows_that_somebody_has_tried_to_delete_are_sent_once() {
-    let kafka = Kafka::shared();
-    for rows in [90, 5_000] {
-        let (outbox, settings) = with_statements(&kafka, rows).await;
-        let settings = settings.set("delivery.mode", "exactly-once").set("delivery.window.records", 50);
-        begun(&settings, &[], rows).await;
-        let topic = outbox.topic("order");
-        kafka.create_topic(&topic, 1, &[]).await;
-        let tried = async |numbers: &str| {
-            // statements before it give it a high number
-            let sql = format!(
-                "BEGIN; DO $$ BEGIN FOR i IN 1..{rows} LOOP PERFORM pg_current_xact_id(); END LOOP; END $$; \
-                 DELETE FROM outbox WHERE (payload ->> 'n')::int IN ({numbers}); ROLLBACK"
-            );
-            outbox.client().await.batch_execute(&sql).await.unwrap();
-        };
-        let half = rows / 2;
-        for _ in 0..3 {
-            let router = Router::start(&settings);
-            let sent = kafka.count(&outbox.name).await.unwrap_or_default();
-            eventually("some rows are sent", async || {
-                let now = kafka.count(&outbox.name).await.ok()?;
-                (now > sent || now as u64 >= rows).then_some(())
-            })
-            .await;
-            router.kill();
-            tried(&format!("1, 2, {half}, {rows}")).await;
-        }
-        Router::with_arguments(&settings, &["--until-caught-up"]).exits(0).await;
-        let mut numbers: Vec<u64> =
-            kafka.committed(&outbox.name).await.unwrap().iter().map(|record| record.number()).collect();
-        numbers.sort_unstable();
-        assert!(numbers.into_iter().eq(1..=rows), "{rows}");
-    }
+    tried_to_delete(90).await;
+}
+
+/// Of several pages. Routers are killed wherever they happen to be.
+#[tokio::test]
+#[ignore = "runs in scripts/test --full"]
+async fn many_rows_of_which_somebody_has_tried_to_delete_some_are_sent_once() {
+    tried_to_delete(5_000).await;
 }
 
 #[tokio::test]

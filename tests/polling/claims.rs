@@ -237,6 +237,32 @@ async fn rows_behind_a_refused_one_wait_and_follow_it_in_order() {
     assert_eq!(numbers(&outbox, &a.claim(10).await).await, ["x3", "x4", "x5"]);
 }
 
+/// The times are those of the server, so the delays need no limit.
+#[tokio::test]
+async fn a_row_waits_longer_after_each_refusal_and_fails_after_eight() {
+    let (outbox, a, _) = pollers().await;
+    outbox.insert_numbers("order", "x", 1..2).await;
+    let refuse = async || {
+        let (id, positions) = a.claim(10).await.unwrap();
+        a.run(&a.table.refuse(&OwnClaim { id, token: a.token }, positions[0], "refused")).await;
+        a.publish(&Some((id, vec![])), true).await;
+    };
+    for (times, delay) in (1..).zip(["5 s", "30 s", "5 min", "30 min", "4 h", "4 h", "4 h"]) {
+        let before = outbox.text("SELECT clock_timestamp()::text").await;
+        refuse().await;
+        let state = format!(
+            "SELECT concat_ws(' ', status, refusals, next_attempt_at BETWEEN timestamptz '{before}' + interval '{delay}' \
+             AND clock_timestamp() + interval '{delay}') FROM outbox"
+        );
+        assert_eq!(outbox.text(&state).await, format!("NEW {times} t"), "{delay}");
+        outbox.execute("UPDATE outbox SET next_attempt_at = now()").await;
+    }
+    refuse().await;
+    let state = "SELECT concat_ws(' ', status, refusals, next_attempt_at) FROM outbox";
+    assert_eq!(outbox.text(state).await, "FAILED 8 infinity");
+    assert_eq!(a.claim(10).await, None);
+}
+
 /// No claim looks below the bound.
 #[tokio::test]
 async fn a_row_that_somebody_sets_back_to_new_is_due() {

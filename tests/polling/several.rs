@@ -15,6 +15,7 @@ use crate::support::writers::Writers;
 
 /// Killed routers keep their rows until the lease expires, and frozen ones find out that it has.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in scripts/test --full"]
 async fn nothing_is_lost_or_reordered_while_routers_are_killed_and_frozen() {
     let kafka = Kafka::shared();
     let (outbox, settings) = polled(&kafka).await;
@@ -65,22 +66,27 @@ async fn a_router_that_is_cut_off_ends_its_session_before_its_lease_expires() {
     let (outbox, settings) = polled(&kafka).await;
     mock.create_topic(&outbox.topic("order"), 3, 1);
     let proxy = Proxy::to(outbox.address());
-    let settings = settings.set("source.lease", "10s").reached_at(&outbox, &proxy.address());
+    let settings = settings.set("source.lease", "15s").reached_at(&outbox, &proxy.address());
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..3).await;
     outbox.all_published().await;
     mock.down(1);
-    outbox.insert_numbers("order", "a", 3..500).await;
+    // in one transaction, so that all are claimed at about the same time
+    let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \
+                  SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(3, 499) n";
+    outbox.execute(insert).await;
     // later than the claim, so that an answer that is awaited for the time of a lease comes after it
-    let claimed_a_while_ago = "SELECT coalesce(max(lease_until) < now() + interval '8 s', false)::text FROM outbox_router.poll_claims WHERE NOT ended";
+    let claimed_a_while_ago = "SELECT coalesce(max(lease_until) < now() + interval '13 s', false)::text FROM outbox_router.poll_claims WHERE NOT ended";
     eventually("rows are claimed for a while", async || {
         (outbox.text(claimed_a_while_ago).await == "true").then_some(())
     })
     .await;
     proxy.set(Network::BLACK_HOLE);
-    let expired = "SELECT coalesce(max(lease_until) < now(), true)::text FROM outbox_router.poll_claims WHERE NOT ended";
-    eventually("the lease expires", async || (outbox.text(expired).await == "true").then_some(())).await;
-    assert!(router.log().contains("gave no answer within"), "{}", router.log());
+    router.logs("gave no answer within ").await;
+    let log = router.log();
+    let seconds = log.split("gave no answer within ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    // records may be sent for 10 s after the claim
+    assert!(seconds.parse::<f64>().unwrap() < 10.0, "{log}");
     mock.up(1);
     proxy.set(Network::OPEN);
     outbox.all_published().await;

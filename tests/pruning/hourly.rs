@@ -36,7 +36,7 @@ async fn a_router_moves_old_rows_to_the_archive_and_deletes_those_that_are_older
     let status = router.status().unwrap();
     let retention = &status["retention"];
     assert_eq!((&retention["pruned"], &retention["pruned_archived"]), (&40.into(), &20.into()), "{status}");
-    let (_, metrics) = router.get("/metrics").unwrap();
+    let (_, metrics) = router.get_now("/metrics").await;
     assert!(metrics.contains("outbox_router_pruned_rows_total{table=\"outbox\"} 40"), "{metrics}");
     assert!(metrics.contains("outbox_router_pruned_rows_total{table=\"archive\"} 20"), "{metrics}");
     router.stop().await;

@@ -33,6 +33,21 @@ async fn many(kafka: &Kafka) -> (Outbox, Settings) {
     (outbox, settings)
 }
 
+/// Deletes of the outbox that take so long that a prune of one row at a time takes a minute.
+const SLOW: &str = "CREATE FUNCTION delay() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_catalog.pg_sleep(0.01); RETURN OLD; END'; \
+                    CREATE TRIGGER delay BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION delay()";
+
+impl Outbox {
+    /// Lets a prune take longer than it takes to interrupt it.
+    pub(super) async fn deletes_slowly(&self) {
+        self.execute(SLOW).await;
+    }
+
+    pub(super) async fn deletes_fast(&self) {
+        self.execute("DROP TRIGGER delay ON outbox").await;
+    }
+}
+
 impl Running {
     /// A prune of one row at a time.
     pub(super) fn start(settings: &Settings, more: &[&str]) -> Self {
@@ -78,6 +93,7 @@ async fn nothing_is_lost(outbox: &Outbox) {
 async fn rows_are_in_the_outbox_or_in_the_archive_however_often_it_is_killed() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
+    outbox.deletes_slowly().await;
     for at_least in [1, 20, 40] {
         let running = Running::start(&settings, &[]);
         deleted(&outbox, at_least).await;
@@ -89,6 +105,7 @@ async fn rows_are_in_the_outbox_or_in_the_archive_however_often_it_is_killed() {
         keep(&ran.err, &[]);
         outbox.execute("UPDATE outbox_router.prunes SET lease_until = now(), rows = 0").await;
     }
+    outbox.deletes_fast().await;
     succeeded(prune(&settings, &[]).await, &["Moved "]);
     nothing_is_lost(&outbox).await;
     assert_eq!(outbox.aggregates("outbox").await, "");
@@ -98,6 +115,7 @@ async fn rows_are_in_the_outbox_or_in_the_archive_however_often_it_is_killed() {
 async fn a_signal_stops_it_and_it_says_how_far_it_came() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
+    outbox.deletes_slowly().await;
     let running = Running::start(&settings, &[]);
     deleted(&outbox, 5).await;
     running.signal(Signal::INT);
@@ -110,6 +128,7 @@ async fn a_signal_stops_it_and_it_says_how_far_it_came() {
         ran.out
     );
     nothing_is_lost(&outbox).await;
+    outbox.deletes_fast().await;
     succeeded(prune(&settings, &[]).await, &["Moved "]);
 }
 
@@ -117,6 +136,7 @@ async fn a_signal_stops_it_and_it_says_how_far_it_came() {
 async fn a_replay_and_a_prune_do_not_run_beside_each_other() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
+    outbox.deletes_slowly().await;
     let running = Running::start(&settings, &[]);
     deleted(&outbox, 1).await;
     let replay = settings.run_async(&["replay", "--until", "35d", "--yes"]).await;
@@ -154,10 +174,11 @@ async fn rows_of_a_replay_that_was_interrupted_stay_for_a_week() {
 async fn a_locked_table_is_waited_for() {
     let kafka = Kafka::shared();
     let (outbox, settings) = many(&kafka).await;
+    outbox.deletes_slowly().await;
     let running = Running::start(&settings, &[]);
     deleted(&outbox, 3).await;
     let lock = TableLock::take(&outbox, "public.outbox").await;
-    let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%outbox_router.prune(%'";
+    let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database() AND a.query LIKE '%outbox_router.prune(%'";
     eventually("the prune waits for the lock", async || (outbox.text(waits).await != "0").then_some(()))
         .await;
     let before = outbox.text(DELETED).await;
@@ -224,7 +245,7 @@ async fn a_signal_ends_it_while_it_waits_for_a_lock() {
     let (outbox, settings) = many(&kafka).await;
     let lock = TableLock::take(&outbox, "public.outbox").await;
     let running = Running::start(&settings, &[]);
-    let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%count_prunable%'";
+    let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database() AND a.query LIKE '%count_prunable%'";
     eventually("the prune waits for the lock", async || (outbox.text(waits).await != "0").then_some(()))
         .await;
     running.signal(Signal::TERM);

@@ -125,7 +125,7 @@ async fn rows_of_unusual_times_and_of_one_time_are_deleted_in_batches() {
     let all = [
         insert("same", "now() - interval '40 days'", 25),
         insert("ever", "'-infinity'", 9),
-        insert("bc", "'4000-01-01 BC'", 3),
+        insert("bc", "'0001-01-01 BC'", 3),
         insert("never", "'infinity'", 2),
         insert("future", "now() + interval '1 day'", 2),
     ];
@@ -209,11 +209,18 @@ async fn settings_of_the_database_change_nothing() {
     let (outbox, settings) = polled(&kafka).await;
     outbox.insert_old("a", 30).await;
     outbox.execute("UPDATE outbox SET status = 'PUBLISHED'").await;
+    // one batch takes longer than a statement may
+    outbox
+        .execute(
+            "CREATE FUNCTION delay() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.2); RETURN OLD; END'; \
+             CREATE TRIGGER delay BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.payload = '{\"n\": 9}') EXECUTE FUNCTION delay()",
+        )
+        .await;
     let name = &outbox.name;
     let values = [
         ("default_transaction_isolation", "'serializable'"),
         ("default_transaction_read_only", "on"),
-        ("statement_timeout", "'1ms'"),
+        ("statement_timeout", "'1s'"),
         ("timezone", "'Pacific/Kiritimati'"),
         ("datestyle", "'SQL, DMY'"),
         ("search_path", "'nowhere'"),
