@@ -145,7 +145,7 @@ impl Server {
     async fn until(&self, what: &str, reached: impl Fn() -> bool) {
         let start = Instant::now();
         while !reached() {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what}: {} runs", self.runs());
+            assert!(start.elapsed() < Duration::from_secs(180), "{what}: {} runs", self.runs());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

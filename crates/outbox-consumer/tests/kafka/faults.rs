@@ -71,6 +71,7 @@ async fn until_at_least(session: &Session, effects: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in scripts/test --full"]
 async fn members_that_are_killed_and_replaced_repeat_no_effect() {
     const EVENTS: usize = 600;
     let topic = Topic::new(4).await;
@@ -92,6 +93,7 @@ async fn members_that_are_killed_and_replaced_repeat_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs in scripts/test --full"]
 async fn members_that_join_and_leave_repeat_no_effect() {
     const EVENTS: usize = 600;
     let topic = Topic::new(4).await;

@@ -42,7 +42,7 @@ async fn a_paused_partition_that_comes_back_is_resumed() {
     let slow = |topic: &Topic| topic.consumer().max_events(2).attempts(u32::MAX);
     let first = Running::start(slow(&topic));
     let session = topic.session().await;
-    let tried = "SELECT count(*) >= 1 FROM pg_stat_activity WHERE application_name = 'member'";
+    let tried = "SELECT count(*) >= 1 FROM pg_stat_activity WHERE application_name = 'member' AND datname = current_database()";
     session.until(tried).await;
     let second = Running::start(slow(&topic));
     session.until(&tried.replace(">= 1", ">= 2")).await;

@@ -76,7 +76,7 @@ impl Topic {
         };
         let until = move || {
             while committed() != Offset::Offset(offset) {
-                assert!(started.elapsed() < Duration::from_secs(60), "{:?} is committed", committed());
+                assert!(started.elapsed() < Duration::from_secs(180), "{:?} is committed", committed());
                 std::thread::sleep(Duration::from_millis(50));
             }
         };

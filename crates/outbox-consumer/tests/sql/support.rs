@@ -148,7 +148,7 @@ impl Session {
     pub(crate) async fn until(&self, sql: &str) {
         let start = Instant::now();
         while self.ok(sql).await != "t" {
-            assert!(start.elapsed() < Duration::from_secs(60), "{sql}");
+            assert!(start.elapsed() < Duration::from_secs(180), "{sql}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
