@@ -1,7 +1,6 @@
 //! Partitions are there before they are needed, and a row finds a place without one.
 
 use super::*;
-use crate::support::eventually::eventually;
 use crate::support::place::{Place, psql};
 
 #[tokio::test]
@@ -17,7 +16,7 @@ async fn rows_go_to_the_partition_of_their_day_and_all_others_to_the_default_one
              ('order', 'never', '{\"n\": 1}', 'infinity'), ('order', 'next week', '{\"n\": 1}', now() + interval '7 days')",
         )
         .await;
-    let today = outbox.text("SELECT 'outbox_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')").await;
+    let today = outbox.text("SELECT 'outbox_' || to_char(min(created_at) AT TIME ZONE 'UTC', 'YYYYMMDD') FROM outbox WHERE aggregate_id = 'today'").await;
     assert_eq!(outbox.places("today").await, today);
     for elsewhere in ["long ago", "never"] {
         assert_eq!(outbox.places(elsewhere).await, "outbox_default");
@@ -32,7 +31,7 @@ async fn rows_go_to_the_partition_of_their_day_and_all_others_to_the_default_one
 async fn periods_follow_each_other_from_now_on() {
     let kafka = Kafka::shared();
     for (period, ahead) in [("day", 7), ("week", 3), ("month", 3)] {
-        let outbox = Outbox::bare(shared::postgres()).await;
+        let outbox = of_today().await;
         outbox.execute(&format!("ALTER DATABASE {} SET timezone = 'Asia/Kathmandu'", outbox.name)).await;
         let settings = Settings::new(&outbox, &kafka);
         succeeded(settings.run_async(&["init", "--partitioned", period]).await, &[]);
@@ -168,7 +167,7 @@ async fn several_processes_that_create_partitions_at_once_do_not_disturb_each_ot
 #[tokio::test]
 async fn a_partitioned_table_of_ones_own_is_continued() {
     let kafka = Kafka::shared();
-    let outbox = Outbox::bare(shared::postgres()).await;
+    let outbox = of_today().await;
     outbox
         .execute(
             "CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text, \

@@ -4,7 +4,6 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::pruning::{json, prune};
-use crate::support::eventually::eventually;
 use crate::support::place::{Ran, refused};
 
 /// An outbox with delivered rows of 40 to 42 days ago, and of today.
@@ -281,7 +280,7 @@ async fn rows_of_a_partition_that_cannot_be_dropped_are_deleted() {
 #[tokio::test]
 async fn a_week_is_dropped_once_its_last_day_is_old() {
     let kafka = Kafka::shared();
-    let outbox = Outbox::bare(shared::postgres()).await;
+    let outbox = of_today().await;
     let settings = Settings::new(&outbox, &kafka);
     succeeded(settings.run_async(&["init", "--partitioned", "week"]).await, &[]);
     outbox

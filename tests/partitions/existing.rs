@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::support::eventually::eventually;
 use crate::support::place::refused;
 
 /// Writes numbered events of one aggregate, one transaction each, with an INSERT into the table or a call of `emit`.

@@ -5,6 +5,7 @@ mod dropped;
 mod existing;
 mod refused;
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
@@ -12,9 +13,18 @@ use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
 
+/// An empty database, so early that the day, which is one of UTC, does not end while the test runs.
+async fn of_today() -> Outbox {
+    let outbox = Outbox::bare(shared::postgres()).await;
+    let sql = "SELECT (now() AT TIME ZONE 'UTC')::time < '23:58'";
+    eventually("midnight has passed", async || outbox.query(sql).await[0].get::<_, bool>(0).then_some(()))
+        .await;
+    outbox
+}
+
 /// An outbox with partitions of a day, made by `init`.
 async fn by_day(kafka: &Kafka) -> (Outbox, Settings) {
-    let outbox = Outbox::bare(shared::postgres()).await;
+    let outbox = of_today().await;
     let settings = Settings::new(&outbox, kafka);
     succeeded(
         settings.run_async(&["init", "--partitioned", "day"]).await,
