@@ -42,7 +42,7 @@ async fn contract_violations_are_counted_and_logged_once() {
     insert(&outbox, "nobody_knows", "[]").await;
     outbox.all_confirmed().await;
     assert_eq!(kafka.records(&outbox.name).await.len(), 5);
-    let (_, metrics) = router.get("/metrics").unwrap();
+    let (_, metrics) = router.get_now("/metrics").await;
     assert!(metrics.contains("outbox_router_contract_violations_total 3\n"), "{metrics}");
     assert_eq!(router.status().unwrap()["totals"]["contract_violations"], 3);
 

@@ -96,10 +96,13 @@ async fn secure_connection_for_every_command_with_verify_full_and_channel_bindin
     kafka.holds(&setup.place.name, 1).await;
     setup.all_confirmed().await;
 
-    // the walsender and the catalogue watch
+    // the walsender and the catalogue watch; for a moment there may be one that looks for locks
     let sessions = "SELECT count(*), bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                     WHERE usename = 'router'";
-    assert_eq!(setup.place.psql(sessions).trim(), "2|t");
+    eventually("both sessions are encrypted", async || {
+        (setup.place.psql(sessions).trim() == "2|t").then_some(())
+    })
+    .await;
 
     setup.place.set("POSTGRES__URL", &url);
     setup.place.set("ADMIN__LISTEN", &format!("127.0.0.1:{}", router.admin_port().unwrap()));
@@ -166,7 +169,7 @@ async fn secure_connection_recovers_after_a_password_change() {
             (refused && named && status["reconnects"]["postgres"].as_u64()? >= 3).then_some(())
         })
         .await;
-    let (status, body) = router.get("/readyz").unwrap();
+    let (status, body) = router.get_now("/readyz").await;
     let says = ["to postgres: OBR-1002: ", "password authentication failed", "Correct the password"];
     assert!(status == 503 && says.iter().all(|part| body.contains(part)), "{status} {body}");
 

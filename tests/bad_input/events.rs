@@ -269,7 +269,7 @@ async fn bad_input_does_not_include_a_null_aggregate_id() {
     router
         .shows("two events without a key", |status| (status["totals"]["keyless_events"] == 2).then_some(()))
         .await;
-    let (_, metrics) = router.get("/metrics").unwrap();
+    let (_, metrics) = router.get_now("/metrics").await;
     assert!(metrics.contains("\noutbox_router_keyless_events_total 2\n"), "{metrics}");
     router.stop().await;
 }

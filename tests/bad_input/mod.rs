@@ -5,4 +5,4 @@ mod configuration;
 mod events;
 mod slots;
 mod start;
-mod unreachable;
+pub(crate) mod unreachable;

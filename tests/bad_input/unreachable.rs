@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
+use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::Router;
@@ -11,7 +12,7 @@ use crate::support::sentences::masked;
 use crate::support::settings::Settings;
 
 /// A socket that is bound but not listening: connections are refused, and no other process can take the port.
-fn dead() -> (TcpSocket, SocketAddr) {
+pub(crate) fn dead() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -20,32 +21,44 @@ fn dead() -> (TcpSocket, SocketAddr) {
 
 #[tokio::test]
 async fn bad_input_of_unreachable_servers_is_retried_and_logged_once() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let (outbox, other, kafka) = (Outbox::new().await, Outbox::new().await, Kafka::shared());
     let (_dead, address) = dead();
     let dead = address.to_string();
-    let settings = Settings::new(&outbox, &kafka);
-    let mut warnings = String::new();
-    for (key, value, peer, part) in [
+    let cases = [
         ("kafka.'bootstrap.servers'", dead.clone(), "kafka", dead.as_str()),
         ("kafka.'bootstrap.servers'", "broker.invalid:9092".into(), "kafka", "broker.invalid"),
         ("postgres.url", format!("postgres://postgres@{dead}/x"), "postgres", dead.as_str()),
         ("postgres.url", "postgres://postgres@db.invalid/x".into(), "postgres", "db.invalid"),
         ("postgres.url", "postgres://postgres@%2Fnowhere/x".into(), "postgres", "/nowhere"),
-    ] {
-        let mut router = Router::start(&settings.clone().set(key, value.as_str()));
+    ];
+    // at the same time, because most of the time they only wait; those that connect to Postgres have slots of their own
+    let mut outboxes = [&outbox, &other].into_iter().cycle();
+    let routers = cases.each_ref().map(|(key, value, ..)| {
+        let settings = Settings::new(outboxes.next().unwrap(), &kafka);
+        Router::start(&settings.set(key, value.as_str()))
+    });
+    let mut warnings = String::new();
+    for ((key, value, peer, part), mut router) in cases.iter().zip(routers) {
         router
             .shows(&format!("several attempts at {part}"), |status| {
                 let problem = status["last_problem"]["what"].as_str()?;
                 assert!(problem.contains(part), "{problem}");
-                (status["reconnects"][peer].as_u64()? >= 3).then_some(())
+                (status["reconnects"][*peer].as_u64()? >= 3).then_some(())
             })
             .await;
-        let (status, body) = router.get("/readyz").unwrap();
-        assert!(status == 503 && body.contains(part), "{status} {body}");
-        assert_eq!(router.get("/healthz").unwrap().0, 200);
+        // during an attempt it says only that
+        eventually(&format!("readiness names {part}"), async || {
+            let (status, body) = router.get("/readyz")?;
+            assert_eq!(status, 503, "{body}");
+            body.contains(part).then_some(())
+        })
+        .await;
+        assert_eq!(router.get_now("/healthz").await.0, 200);
         let ended = router.stop().await;
         assert!(ended.message().contains("stopped; no events were in flight"), "{}", ended.log);
-        let lines: Vec<_> = ended.log.lines().filter(|line| line.contains("WARN")).collect();
+        let of_peer = format!("peer=\"{peer}\"");
+        let lines: Vec<_> =
+            ended.log.lines().filter(|line| line.contains("WARN") && line.contains(&of_peer)).collect();
         assert_eq!(lines.len(), 1, "{}", ended.log);
         let line = lines[0].split_once("WARN").unwrap().1.trim();
         warnings.push_str(&format!("{key} = {value:?}\n    {line}\n"));

@@ -19,7 +19,7 @@ fn objects(place: &Place) -> String {
          SELECT 'slot', slot_name, plugin, database, temporary FROM pg_replication_slots \
           WHERE database = current_database();
          SELECT 'role', rolname, rolcanlogin, rolreplication, rolsuper, rolcreatedb, rolcreaterole FROM pg_roles \
-          WHERE rolname LIKE current_database() || '%';
+          WHERE rolname ~ ('^' || current_database() || '($|[^0-9])');
          SELECT 'privilege', datacl FROM pg_database WHERE datname = current_database();
          SELECT 'table privilege', relacl FROM pg_class WHERE relname = 'outbox'",
     )

@@ -13,7 +13,7 @@ const OBJECTS: &str = "SELECT c.relname, c.relkind, c.relacl, a.attname, a.attty
        has_function_privilege('public', p.oid, 'EXECUTE'), array_length(p.proacl, 1) FROM pg_proc p \
        WHERE p.pronamespace = 'outbox_router'::regnamespace ORDER BY 1;
      SELECT version, name, checksum FROM outbox_router.consumer_schema_history ORDER BY 1;
-     SELECT rolname, rolcanlogin, rolsuper, rolreplication FROM pg_roles WHERE rolname LIKE current_database() || '%'";
+     SELECT rolname, rolcanlogin, rolsuper, rolreplication FROM pg_roles WHERE rolname ~ ('^' || current_database() || '($|[^0-9])')";
 
 fn role(place: &Place) -> String {
     format!("{}_shipping", place.name)

@@ -1,14 +1,13 @@
 //! The role of `init --role` can run the router, but can read and change no table except the router's own. What REPLICATION still allows it is in
 //! `security::replication_role`.
 
-use std::time::{Duration, Instant};
-
 use pg_logical::Environment;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::ConnInfo;
 use pg_logical::session::Session;
 
 use super::check::Found;
+use crate::support::eventually::eventually;
 use crate::support::place::{Place, psql};
 use crate::support::process;
 
@@ -34,8 +33,7 @@ async fn it_can_stream_the_outbox() {
         place.name
     );
     // `query` fails on CopyBoth, but not with a server error, so the stream was started
-    let started = tokio::time::timeout(Duration::from_secs(5), session.query(&sql)).await.unwrap();
-    let error = started.unwrap_err();
+    let error = session.query(&sql).await.unwrap_err();
     assert!(error.server_error().is_none(), "{error}");
 }
 
@@ -101,19 +99,18 @@ fn check_accepts_it() {
     assert!(ran.out.contains("is not a superuser"), "{ran:?}");
 }
 
-#[test]
-fn a_running_router_is_named_as_the_reader_of_the_slot() {
+#[tokio::test]
+async fn a_running_router_is_named_as_the_reader_of_the_slot() {
     let place = Place::new();
     let role = role(&place);
     let url = place.url(&role);
     let place = place.with("POSTGRES__URL", &url);
     let mut router = process::start(&mut place.command(&["run"]));
-    let deadline = Instant::now() + Duration::from_secs(10);
     let reader = format!("application_name {0}.{0}", place.name);
-    while !Found::at(&place).of("slot").contains(&reader) {
-        assert!(Instant::now() < deadline, "{}", Found::at(&place).of("slot"));
-    }
-    let found = Found::at(&place);
+    let found = eventually("check names the router", async || {
+        Some(Found::at(&place)).filter(|found| found.of("slot").contains(&reader))
+    })
+    .await;
     assert!(found.code == 0 && found.of("slot").starts_with("ok"), "{}", found.of("slot"));
     assert!(place.run(&["status"]).out.contains(&reader));
     router.kill().unwrap();

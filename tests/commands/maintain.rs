@@ -137,7 +137,7 @@ async fn maintain_shows_every_outcome_from_the_start_and_deletes_as_it_goes() {
         "outbox_consumer_deleted_total{what=\"keys\"} 3",
     ];
     shows(&mut maintain, &counted).await;
-    let (_, page) = maintain.get("/metrics").unwrap();
+    let (_, page) = maintain.get_now("/metrics").await;
     let oldest = page
         .lines()
         .find_map(|line| line.strip_prefix("outbox_consumer_oldest_unprocessed_seconds{consumer=\"c\"} "));
@@ -171,7 +171,7 @@ async fn maintain_asks_the_database_nothing_for_a_scrape() {
     let before = asked();
     assert!(!before.trim().is_empty());
     for _ in 0..100 {
-        assert_eq!(maintain.get("/metrics").unwrap().0, 200);
+        assert_eq!(maintain.get_now("/metrics").await.0, 200);
     }
     assert_eq!(asked(), before);
 }

@@ -310,7 +310,7 @@ async fn flood(outbox: &Outbox) {
     let mut in_a_row = 0;
     eventually("the server waits for a while", async || {
         in_a_row = if outbox.query(HELD_BACK).await.is_empty() { 0 } else { in_a_row + 1 };
-        (in_a_row == 50).then_some(())
+        (in_a_row == 10).then_some(())
     })
     .await;
 }

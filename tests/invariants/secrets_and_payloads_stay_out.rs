@@ -125,7 +125,7 @@ async fn without_faults(setup: &Setup) {
     let arguments = fs::read(format!("{process}/cmdline")).unwrap();
     assert_holds_no_secret("the arguments", &String::from_utf8_lossy(&arguments));
     for page in ["/status", "/metrics", "/readyz", "/healthz"] {
-        let (status, body) = router.get(page).unwrap();
+        let (status, body) = router.get_now(page).await;
         assert_eq!(status, 200, "{page}: {body}");
         assert_holds_no_secret(page, &body);
     }

@@ -15,7 +15,7 @@ async fn assert_refused(settings: &Settings, outbox: &Outbox, why: &[&str]) {
             why.iter().all(|part| reason.contains(part)).then_some(())
         })
         .await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     router.stop().await;
     outbox.released().await;
 }

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 
 use super::typist::Typist;
 use super::{Code, Scene};
+use crate::bad_input::unreachable::dead;
 use crate::commands::check::Found;
 use crate::contracts::contracts;
 use crate::support::place::{Ran, succeeded};
@@ -41,8 +42,8 @@ async fn situation_address_of_something_else_than_postgres() {
 #[tokio::test]
 async fn situation_postgres_unreachable() {
     let scene = Scene::new().await;
-    // the port is free once the listener is gone
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_dead, address) = dead();
+    let address = address.to_string();
     let settings = scene.settings.clone().reached_at(&scene.outbox, &address);
     let ended = Ended::of(settings.run_async(&["init"]).await);
     scene.keeps_masking(&ended, Code::PostgresUnreachable, &[(&address, "HOST")]);
@@ -145,7 +146,8 @@ async fn situation_more_replicas_than_brokers() {
 async fn situation_brokers_unreachable() {
     let mut scene = Scene::new().await;
     scene.delivered(1).await;
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_dead, address) = dead();
+    let address = address.to_string();
     let settings = scene.settings.clone().set("kafka.'bootstrap.servers'", address.as_str());
     let ended = Ended::of(settings.run_async(&["slot", "advance", "--to", "FFFF/0", "--yes"]).await);
     scene.keeps_masking(&ended, Code::KafkaUnreachable, &[(&address, "HOST")]);

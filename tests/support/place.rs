@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
@@ -36,13 +35,11 @@ impl Place {
 
     /// On the server at `postgres://user@host:port`.
     pub(crate) fn on(server: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut place = Place {
             server: server.to_owned(),
             folder: tempfile::tempdir().unwrap(),
             variables: BTreeMap::new(),
-            name,
+            name: shared::unique(),
         };
         place.psql_in("postgres", &shared::create_database(&place.name));
         place.set("POSTGRES__URL", &place.url("postgres"));

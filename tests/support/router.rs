@@ -209,6 +209,11 @@ impl Router {
         page(self.admin_port()?, path)
     }
 
+    /// The same, once there is an answer.
+    pub(crate) async fn get_now(&self, path: &str) -> (u16, String) {
+        eventually(&format!("the router answers {path}"), async || self.get(path)).await
+    }
+
     /// The port of the admin endpoint. The operating system chooses it, so that tests do not collide.
     pub(crate) fn admin_port(&self) -> Option<u16> {
         if let Some(known) = self.admin_port.get() {
