@@ -106,34 +106,37 @@ async fn network_to_kafka_lost_under_check_exits_with_an_error() {
     all_exit(running.into(), "no Kafka broker answers").await;
 }
 
+/// Starts a router whose network is lost after the first `after` bytes from Postgres.
+async fn lost_while_a_router_starts(after: usize) {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let proxy = Proxy::to(outbox.address());
+    // a busy machine must not exceed it by itself
+    let settings = Settings::new(&outbox, &kafka)
+        .reached_at(&outbox, &proxy.address())
+        .set("postgres.wal_sender_timeout", "4s");
+    proxy.cut_after(Direction::ToClient, after, Cut::Hole);
+    let mut router = Router::start(&settings);
+    router.logs("connection failed; retrying until it works").await;
+    // the reason is shown during the next attempt too, which takes most of the time
+    router
+        .shows("another attempt", |status| {
+            assert!(status["reason"].as_str().is_some_and(|reason| reason.contains("no answer")), "{status}");
+            (status["reconnects"]["postgres"].as_u64()? >= 2).then_some(())
+        })
+        .await;
+    // one warning for the session that broke, and one for failed connections
+    let log = router.log();
+    assert!((1..=2).contains(&log.matches("WARN").count()), "{log}");
+    proxy.set(Network::OPEN);
+    router.ready().await;
+    router.stop().await;
+    outbox.released().await;
+}
+
 /// `run` retries for ever, but each attempt has a time limit.
 #[tokio::test]
 async fn network_lost_while_a_router_starts_is_logged_and_retried() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     // silent during the startup messages, and during the reply to each of the queries before the stream
-    for after in [0, 100, 450, 700, 1500] {
-        let proxy = Proxy::to(outbox.address());
-        let settings = Settings::new(&outbox, &kafka)
-            .reached_at(&outbox, &proxy.address())
-            .set("postgres.wal_sender_timeout", "1s");
-        proxy.cut_after(Direction::ToClient, after, Cut::Hole);
-        let mut router = Router::start(&settings);
-        router.logs("connection failed; retrying until it works").await;
-        // the reason is shown during the next attempt too, which takes most of the time
-        router
-            .shows("another attempt", |status| {
-                assert!(
-                    status["reason"].as_str().is_some_and(|reason| reason.contains("no answer")),
-                    "{status}"
-                );
-                (status["reconnects"]["postgres"].as_u64()? >= 2).then_some(())
-            })
-            .await;
-        proxy.set(Network::OPEN);
-        router.ready().await;
-        let log = router.stop().await.log;
-        // one warning for the session that broke, and one for failed connections
-        assert!((1..=2).contains(&log.matches("WARN").count()), "{log}");
-        outbox.released().await;
-    }
+    let lost = lost_while_a_router_starts;
+    tokio::join!(lost(0), lost(100), lost(450), lost(700), lost(1500));
 }

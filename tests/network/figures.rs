@@ -31,7 +31,9 @@ async fn network_lost_with_default_settings() {
     let to_postgres = Proxy::to(outbox.address());
     let settings = Settings::new(&outbox, &kafka)
         .reached_at(&outbox, &to_postgres.address())
-        .set("kafka.'bootstrap.servers'", to_kafka.address());
+        .set("kafka.'bootstrap.servers'", to_kafka.address())
+        .without("postgres.wal_sender_timeout")
+        .without("delivery.shutdown_timeout");
     let mut router = Router::active(&settings).await;
     let writers = Writers::start(&outbox, 2, &mut seed::random()).await;
     kafka.holds(&outbox.name, 20).await;

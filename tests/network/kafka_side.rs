@@ -48,14 +48,15 @@ impl Setup {
         let (since, mark) = (Instant::now(), self.router.log().len());
         fault(&self.proxy);
         detected(case, since, &mut self.router, mark, "kafka", reason).await;
-        let since = Instant::now();
-        mend(&self.proxy);
-        events_again(case, since, &self.outbox, &self.kafka).await;
-        self.router.ready().await;
+        // on a busy machine a request may time out later too
         let mut warnings = warnings(&self.router, mark, "");
         // a checkpoint that was under way is named too, if its request runs out of time first
         warnings.retain(|line| !line.starts_with("the position cannot be written"));
         assert_eq!(warnings.len(), 1, "{case}: {warnings:#?}");
+        let since = Instant::now();
+        mend(&self.proxy);
+        events_again(case, since, &self.outbox, &self.kafka).await;
+        self.router.ready().await;
         assert_eq!(self.outbox.active_pid().await, walsender, "{case}: the stream broke as well");
     }
 

@@ -45,6 +45,8 @@ impl Setup {
             .reached_at(&outbox, &to_postgres.address())
             .set("delivery.mode", mode)
             .set("postgres.wal_sender_timeout", "4s")
+            // some stop while a record is in flight that no broker can acknowledge
+            .set("delivery.shutdown_timeout", "10s")
             .set("kafka.'bootstrap.servers'", format!("{BROKER}:{port}"))
             .set("kafka.'socket.timeout.ms'", 1_000)
             .set("kafka.'request.timeout.ms'", 1_000);
