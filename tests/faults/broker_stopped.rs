@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use rand::Rng;
 
-use crate::invariants::feedback_never_starves::{PG_HBA, TIMEOUT, a_silent_reader_is_dropped};
+use crate::invariants::feedback_never_starves::{TIMEOUT, a_silent_reader_is_dropped, server_with_timeout};
 use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
-use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::seed;
@@ -18,10 +17,10 @@ use crate::support::writers::Writers;
 #[tokio::test]
 #[ignore = "runs in scripts/test --full"]
 async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
-    let server = PrivatePostgres::start(PG_HBA, &[TIMEOUT]).await;
+    let server = server_with_timeout().await;
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
-    let settings = Settings::new(&outbox, &kafka).set("postgres.wal_sender_timeout", "2s");
+    let settings = Settings::new(&outbox, &kafka).set("postgres.wal_sender_timeout", TIMEOUT);
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..101).await;
     outbox.all_confirmed().await;
@@ -115,9 +114,10 @@ async fn broker_away_an_unsendable_event_waits_for_earlier_ones() {
 
 #[tokio::test]
 async fn broker_frozen_is_logged_once_with_a_reason() {
-    let broker = PrivateKafka::start(&[]).await;
+    // by default the controller fences a broker that was silent for 9 s
+    let broker = PrivateKafka::start(&["broker.session.timeout.ms=60000"]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 1000);
+    let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 2_000);
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..2).await;
     outbox.all_confirmed().await;
@@ -126,12 +126,13 @@ async fn broker_frozen_is_logged_once_with_a_reason() {
     outbox.insert_numbers("order", "a", 2..3).await;
     router.logs("no broker can be reached").await;
     router.logs("the broker does not answer").await;
+    // a busy broker may exceed the timeout before it is frozen, and after it
+    let log = router.log().split_off(before);
     broker.thaw();
-    outbox.all_confirmed().await;
-    // a busy broker may have exceeded the timeout before it was frozen
-    let log = router.stop().await.log.split_off(before);
     assert_eq!(log.matches("no broker can be reached").count(), 1, "{log}");
     assert!(!log.contains("Timed out"), "{log}");
+    outbox.all_confirmed().await;
+    router.stop().await;
 }
 
 /// Requests time out only after a minute, which is too late for an explanation.

@@ -125,7 +125,7 @@ async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
     let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
     let settings = Settings::new(&outbox, &kafka)
-        .set("postgres.wal_sender_timeout", "4s")
+        .set("postgres.wal_sender_timeout", "6s")
         .set("delivery.window.records", 50);
     let mut router = Router::active(&settings).await;
     outbox.insert_numbers("order", "a", 1..11).await;
