@@ -1,8 +1,14 @@
 //! The number of shards changes while applications write.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rand::Rng;
+use rdkafka::producer::Producer;
+use tempfile::TempDir;
 
 use super::{MODES, all_confirmed, outbox_and_kafka, refused, settings, slots, succeeded};
 use crate::situations::page::keep;
@@ -10,6 +16,8 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
+use crate::support::place::Ran;
+use crate::support::process;
 use crate::support::router::Router;
 use crate::support::seed;
 use crate::support::settings::{Settings, positions_topic};
@@ -18,6 +26,55 @@ use crate::support::writers::Writers;
 async fn change(settings: &Settings, from: &str) {
     let ran = settings.run_async(&["shards", "change", "--from", from]).await;
     succeeded(ran, &["all earlier events are delivered", "DROP PUBLICATION"]);
+}
+
+/// A running `shards change`, and its standard error so far.
+struct Running {
+    child: Child,
+    err: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+    _folder: TempDir,
+}
+
+impl Running {
+    fn change(settings: &Settings, from: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(settings.program());
+        command.arg("-c").arg(settings.write_to(&folder)).args(["shards", "change", "--from", from]);
+        command.current_dir(folder.path()).env_clear().env("HOME", folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = process::start(&mut command);
+        let err = Arc::new(Mutex::new(String::new()));
+        let (lines, text) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
+        let reader = std::thread::spawn(move || {
+            lines.for_each(|line| *text.lock().unwrap() += &(line.unwrap() + "\n"))
+        });
+        Running { child, err, reader: Some(reader), _folder: folder }
+    }
+
+    /// Waits until standard error has this text.
+    async fn says(&self, text: &str) {
+        eventually(&format!("the command says {text:?}"), async || {
+            self.err.lock().unwrap().contains(text).then_some(())
+        })
+        .await;
+    }
+
+    async fn ends(mut self) -> Ran {
+        let status = eventually("the command ends", async || self.child.try_wait().unwrap()).await;
+        let mut out = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.reader.take().unwrap().join().unwrap();
+        Ran { code: status.code().unwrap_or(-1), out, err: self.err.lock().unwrap().clone() }
+    }
+}
+
+/// Ends the command if a test fails.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Starts a router, and waits until it has delivered events with these numbers.
@@ -173,10 +230,15 @@ async fn shards_wait_for_the_end_of_an_interrupted_transaction() {
     delivers(&with_count(1), &outbox, 1..4).await;
     succeeded(with_count(2).run_async(&["init"]).await, &[]);
     let key = format!("{0}.{0}/shards", outbox.name);
-    let _open = kafka.leave_open(&topic, &key, Duration::from_secs(5)).await;
-    let ran = with_count(2).run_async(&["shards", "change", "--from", "1"]).await;
-    let said = succeeded(ran, &["all earlier events are delivered"]).err;
-    assert!(said.contains("waiting for an interrupted transaction to end"), "{said}");
+    // far longer than the test, which aborts it in Kafka's place
+    let open = kafka.leave_open(&topic, &key, Duration::from_secs(600)).await;
+    let change = Running::change(&with_count(2), "1");
+    change.says("waiting for an interrupted transaction to end").await;
+    tokio::task::spawn_blocking(move || open.abort_transaction(Duration::from_secs(60)))
+        .await
+        .unwrap()
+        .unwrap();
+    succeeded(change.ends().await, &["all earlier events are delivered"]);
     delivers(&with_count(2), &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
@@ -188,21 +250,12 @@ async fn shards_wait_for_routers_of_the_old_number() {
     let (two, three) = two_and_three(&outbox, &kafka).await;
     succeeded(three.run_async(&["init"]).await, &[]);
     let router = Router::active(&two).await;
-    let handing_over = {
-        let three = three.clone();
-        tokio::spawn(async move { three.run_async(&["shards", "change", "--from", "2"]).await })
-    };
-    eventually("the command waits for the slot's lock", async || {
-        let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_try_advisory_lock%' \
-                     AND application_name LIKE '%/_ shards'";
-        outbox.query(waits).await.pop().map(drop)
-    })
-    .await;
+    let handing_over = Running::change(&three, "2");
+    handing_over.says("waiting for the slot").await;
     outbox.insert_numbers("order", "a", 4..7).await;
     kafka.holds(&outbox.name, 6).await;
     router.stop().await;
-    let ran = succeeded(handing_over.await.unwrap(), &["all earlier events are delivered"]);
-    assert!(ran.err.contains("waiting for the slot"), "{ran:?}");
+    succeeded(handing_over.ends().await, &["all earlier events are delivered"]);
     delivers(&three, &outbox, 7..9).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
 }
@@ -215,23 +268,15 @@ async fn shards_change_that_is_typed_twice_at_once_alarms_nobody() {
     succeeded(three.run_async(&["init"]).await, &[]);
     let router = Router::active(&two).await;
     let change = ["shards", "change", "--from", "2"];
-    let start = || {
-        let three = three.clone();
-        tokio::spawn(async move { three.run_async(&change).await })
-    };
-    let first = start();
-    let sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_try_advisory_lock%' \
-                    AND application_name LIKE '%/_ shards'";
-    eventually("the command waits for the slot's lock", async || outbox.query(sessions).await.pop()).await;
-    let second = start();
-    eventually("the second command ends", async || second.is_finished().then_some(())).await;
-    let second = second.await.unwrap();
+    let first = Running::change(&three, "2");
+    first.says("waiting for the slot").await;
+    let second = three.run_async(&change).await;
     let said =
         ["another `outbox-router shards change` is running", "nothing is missing", "outbox-router check"];
     refused(&second, 1, &said);
     assert!(!second.err.contains("may be missing"), "{}", second.err);
     router.stop().await;
-    succeeded(first.await.unwrap(), &["all earlier events are delivered"]);
+    succeeded(first.ends().await, &["all earlier events are delivered"]);
     succeeded(three.run_async(&change).await, &["is already complete"]);
     delivers(&three, &outbox, 4..7).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;
