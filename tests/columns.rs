@@ -2,7 +2,7 @@
 
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
-use crate::support::router::Router;
+use crate::support::router::{Ended, Router};
 use crate::support::sentences::Sentences;
 use crate::support::settings::Settings;
 use crate::support::shared;
@@ -251,38 +251,45 @@ fn with(settings: Settings, (key, value): (&str, &str)) -> Settings {
     if value == "false" { settings.set(key, false) } else { settings.set(key, value) }
 }
 
-/// The row before the alteration arrives and is confirmed. The rows after it arrive after a start with a corrected configuration.
+/// Asserts that the row before the alteration arrives and is confirmed, and that the rows after it arrive after a start with a
+/// corrected configuration.
+async fn stopped_and_resumed(stop: &Stop) -> (Outbox, Ended) {
+    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let alter = format!(
+        "ALTER TABLE outbox ADD COLUMN shop text DEFAULT '{0}', ALTER aggregate_type SET DEFAULT '{0}', \
+         ALTER created_at DROP NOT NULL",
+        outbox.name
+    );
+    outbox.execute(&alter).await;
+    let settings = Settings::new(&outbox, &kafka).set("route.topic", outbox.topic("all"));
+    let settings = with(settings.set("topics.partitions", 1), stop.before);
+    let router = Router::active(&settings).await;
+    let insert = |n| format!("INSERT INTO outbox (aggregate_id) VALUES ('{n}');");
+    outbox.execute(&insert(1)).await;
+    outbox.all_confirmed().await;
+    outbox.execute(&format!("ALTER TABLE outbox {}", stop.alteration)).await;
+    outbox.execute(&insert(2)).await;
+    outbox.execute(&insert(3)).await;
+    let stopped = router.exits(3).await;
+    assert_eq!(kafka.count(&outbox.name).await, Ok(1), "{}: {}", stop.case, stopped.log);
+
+    let router = Router::start(&with(settings, stop.after));
+    outbox.all_confirmed().await;
+    let ended = router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let mut keys: Vec<_> = records.iter().filter_map(Record::key).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["1", "2", "3"], "{}: {}", stop.case, ended.log);
+    (outbox, stopped)
+}
+
 #[tokio::test]
 async fn columns_that_stop_the_router_are_named_and_the_next_start_resumes_there() {
+    let [a, b, c, d, e, f] = STOPS.each_ref().map(stopped_and_resumed);
+    let (a, b, c, d, e, f) = tokio::join!(a, b, c, d, e, f);
     let mut sentences = Sentences::default();
-    for stop in STOPS {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-        let alter = format!(
-            "ALTER TABLE outbox ADD COLUMN shop text DEFAULT '{0}', ALTER aggregate_type SET DEFAULT '{0}', \
-             ALTER created_at DROP NOT NULL",
-            outbox.name
-        );
-        outbox.execute(&alter).await;
-        let settings = Settings::new(&outbox, &kafka).set("route.topic", outbox.topic("all"));
-        let settings = with(settings.set("topics.partitions", 1), stop.before);
-        let router = Router::active(&settings).await;
-        let insert = |n| format!("INSERT INTO outbox (aggregate_id) VALUES ('{n}');");
-        outbox.execute(&insert(1)).await;
-        outbox.all_confirmed().await;
-        outbox.execute(&format!("ALTER TABLE outbox {}", stop.alteration)).await;
-        outbox.execute(&insert(2)).await;
-        outbox.execute(&insert(3)).await;
-        let ended = router.exits(3).await;
-        assert_eq!(kafka.count(&outbox.name).await, Ok(1), "{}: {}", stop.case, ended.log);
+    for (stop, (outbox, ended)) in STOPS.iter().zip([a, b, c, d, e, f]) {
         sentences.of(stop.case, &outbox, &ended);
-
-        let router = Router::start(&with(settings, stop.after));
-        outbox.all_confirmed().await;
-        let ended = router.stop().await;
-        let records = kafka.records(&outbox.name).await;
-        let mut keys: Vec<_> = records.iter().filter_map(Record::key).collect();
-        keys.sort_unstable();
-        assert_eq!(keys, ["1", "2", "3"], "{}: {}", stop.case, ended.log);
     }
     insta::assert_snapshot!(sentences.text());
 }

@@ -52,7 +52,10 @@ async fn heartbeat_returns_and_is_not_an_event() {
         assert!(metrics.contains(metric), "{metrics}");
     }
     let log = router.stop().await.log;
-    assert!(!log.contains("WARN"), "{log}");
+    // on a busy machine one may take longer than the three seconds after which the router says so
+    let late = |line: &&str| line.contains("no heartbeat has come back");
+    let mut warnings = log.lines().filter(|line| line.contains("WARN")).filter(|line| !late(line));
+    assert_eq!(warnings.next(), None, "{log}");
     assert_eq!(kafka.count(&outbox.name).await, Ok(0));
 }
 

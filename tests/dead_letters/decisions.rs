@@ -150,34 +150,36 @@ async fn dead_letters_are_retried_while_applications_keep_writing() {
 /// An event that is parked while it is replayed after a reset still gets the replay header when it is sent.
 #[tokio::test]
 async fn dead_letters_of_a_reset_are_marked_as_replayed() {
-    for mode in MODES {
-        let mut setup = Setup::new(mode).await;
-        let lenient = setup.settings.clone().set("kafka.'message.max.bytes'", 1_000_000);
-        let strict = setup.settings.clone().set("kafka.'message.max.bytes'", 2_000);
-        setup.settings = strict.clone();
-        let router = Router::active(&lenient).await;
-        succeeded(lenient.run(&["slot", "bookmark", "before"]), &[]);
-        setup.outbox.insert_numbers("order", "a", 1..3).await;
-        setup.outbox.insert("order", "a", &large(3)).await;
-        setup.outbox.insert_numbers("order", "a", 4..6).await;
-        setup.sees("a", (1..6).collect()).await;
-        setup.outbox.all_confirmed().await;
-        router.stop().await;
-        succeeded(strict.run(&["slot", "reset", "--to", "before", "--yes"]), &[]);
-        let router = Router::active(&strict).await;
-        setup.outbox.insert_numbers("order", "a", 6..8).await;
-        setup.parks(5).await;
-        router.stop().await;
-        let router = Router::active(&lenient).await;
-        setup.dead_letters(&["retry", "--all"]);
-        setup.parks(0).await;
-        setup.sees("a", (1..6).chain(1..8).collect()).await;
-        router.stop().await;
-        let records = setup.kafka.committed(&setup.outbox.name).await.unwrap();
-        let marked: Vec<bool> =
-            records.iter().map(|record| record.header("outbox-router-replay").is_some()).collect();
-        assert_eq!(marked, [vec![false; 5], vec![true; 5], vec![false; 2]].concat(), "{mode}");
-    }
+    tokio::join!(reset(MODES[0]), reset(MODES[1]));
+}
+
+async fn reset(mode: &str) {
+    let mut setup = Setup::new(mode).await;
+    let lenient = setup.settings.clone().set("kafka.'message.max.bytes'", 1_000_000);
+    let strict = setup.settings.clone().set("kafka.'message.max.bytes'", 2_000);
+    setup.settings = strict.clone();
+    let router = Router::active(&lenient).await;
+    succeeded(lenient.run(&["slot", "bookmark", "before"]), &[]);
+    setup.outbox.insert_numbers("order", "a", 1..3).await;
+    setup.outbox.insert("order", "a", &large(3)).await;
+    setup.outbox.insert_numbers("order", "a", 4..6).await;
+    setup.sees("a", (1..6).collect()).await;
+    setup.outbox.all_confirmed().await;
+    router.stop().await;
+    succeeded(strict.run(&["slot", "reset", "--to", "before", "--yes"]), &[]);
+    let router = Router::active(&strict).await;
+    setup.outbox.insert_numbers("order", "a", 6..8).await;
+    setup.parks(5).await;
+    router.stop().await;
+    let router = Router::active(&lenient).await;
+    setup.dead_letters(&["retry", "--all"]);
+    setup.parks(0).await;
+    setup.sees("a", (1..6).chain(1..8).collect()).await;
+    router.stop().await;
+    let records = setup.kafka.committed(&setup.outbox.name).await.unwrap();
+    let marked: Vec<bool> =
+        records.iter().map(|record| record.header("outbox-router-replay").is_some()).collect();
+    assert_eq!(marked, [vec![false; 5], vec![true; 5], vec![false; 2]].concat(), "{mode}");
 }
 
 /// Somebody deletes the rows of events that others wait behind, without the router.

@@ -12,29 +12,31 @@ const TABLE: &str = "outbox_router.dead_letters";
 
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_waited_for_and_the_locking_session_is_named() {
-    for mode in MODES {
-        let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
-        let mut router = Router::active(&setup.settings).await;
-        setup.outbox.insert_numbers("order", "b", 1..2).await;
-        setup.sees("b", vec![1]).await;
-        let lock = TableLock::take(&setup.outbox, TABLE).await;
-        setup.poison("a", 1).await;
-        setup.outbox.insert_numbers("order", "b", 2..3).await;
-        let reason = lock.is_shown_by(&setup.settings, &mut router).await;
-        assert!(reason.contains("idle in transaction"), "{mode}: {reason}");
-        lock.release().await;
-        setup.parks(1).await;
-        setup.sees("b", vec![1, 2]).await;
-        router.ready().await;
-        router.logs("the table of parked events can be used again").await;
-        setup.outbox.all_confirmed().await;
-        let log = router.stop().await.log;
-        // the router did not blame Kafka or end its session
-        for other in ["peer=\"kafka\"", "connection failed"] {
-            assert!(!log.contains(other), "{mode}: {log}");
-        }
-        assert_eq!(setup.seen("b").await, [1, 2], "{mode}");
+    tokio::join!(locked_under_a_running_router(MODES[0]), locked_under_a_running_router(MODES[1]));
+}
+
+async fn locked_under_a_running_router(mode: &str) {
+    let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
+    let mut router = Router::active(&setup.settings).await;
+    setup.outbox.insert_numbers("order", "b", 1..2).await;
+    setup.sees("b", vec![1]).await;
+    let lock = TableLock::take(&setup.outbox, TABLE).await;
+    setup.poison("a", 1).await;
+    setup.outbox.insert_numbers("order", "b", 2..3).await;
+    let reason = lock.is_shown_by(&setup.settings, &mut router).await;
+    assert!(reason.contains("idle in transaction"), "{mode}: {reason}");
+    lock.release().await;
+    setup.parks(1).await;
+    setup.sees("b", vec![1, 2]).await;
+    router.ready().await;
+    router.logs("the table of parked events can be used again").await;
+    setup.outbox.all_confirmed().await;
+    let log = router.stop().await.log;
+    // the router did not blame Kafka or end its session
+    for other in ["peer=\"kafka\"", "connection failed"] {
+        assert!(!log.contains(other), "{mode}: {log}");
     }
+    assert_eq!(setup.seen("b").await, [1, 2], "{mode}");
 }
 
 /// The lock outlasts the Kafka transaction that waits for the row.
@@ -81,17 +83,19 @@ async fn dead_letters_are_parked_after_a_lock_that_outlasts_the_transaction() {
 /// The router has to read the parked events before it sends any.
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_waited_for_at_the_start() {
-    for mode in MODES {
-        let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
-        let lock = TableLock::take(&setup.outbox, TABLE).await;
-        let mut router = Router::start(&setup.settings);
-        setup.outbox.insert_numbers("order", "b", 1..2).await;
-        lock.is_shown_by(&setup.settings, &mut router).await;
-        lock.release().await;
-        router.ready().await;
-        setup.sees("b", vec![1]).await;
-        router.stop().await;
-    }
+    tokio::join!(locked_at_the_start(MODES[0]), locked_at_the_start(MODES[1]));
+}
+
+async fn locked_at_the_start(mode: &str) {
+    let setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
+    let lock = TableLock::take(&setup.outbox, TABLE).await;
+    let mut router = Router::start(&setup.settings);
+    setup.outbox.insert_numbers("order", "b", 1..2).await;
+    lock.is_shown_by(&setup.settings, &mut router).await;
+    lock.release().await;
+    router.ready().await;
+    setup.sees("b", vec![1]).await;
+    router.stop().await;
 }
 
 /// The role of `init --role` sees which session holds the lock, but not its state.
@@ -125,16 +129,18 @@ async fn dead_letters_in_a_locked_table_are_explained_to_the_least_privileged_ro
 /// At `max_aggregates`, the router reads from the table whether a decision allows one more aggregate.
 #[tokio::test]
 async fn dead_letters_in_a_locked_table_are_explained_when_max_aggregates_is_reached() {
-    for mode in MODES {
-        let mut setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
-        setup.settings = setup.settings.clone().set("dead_letters.max_aggregates", 1);
-        let mut router = Router::active(&setup.settings).await;
-        setup.poison("a", 1).await;
-        setup.parks(1).await;
-        let lock = TableLock::take(&setup.outbox, TABLE).await;
-        setup.poison("c", 1).await;
-        lock.is_shown_by(&setup.settings, &mut router).await;
-        lock.release().await;
-        router.exits(3).await.says(&["`[dead_letters] max_aggregates` allows: 1"]);
-    }
+    tokio::join!(locked_at_max_aggregates(MODES[0]), locked_at_max_aggregates(MODES[1]));
+}
+
+async fn locked_at_max_aggregates(mode: &str) {
+    let mut setup = Setup::of(Outbox::with_long_transactions().await, mode).await;
+    setup.settings = setup.settings.clone().set("dead_letters.max_aggregates", 1);
+    let mut router = Router::active(&setup.settings).await;
+    setup.poison("a", 1).await;
+    setup.parks(1).await;
+    let lock = TableLock::take(&setup.outbox, TABLE).await;
+    setup.poison("c", 1).await;
+    lock.is_shown_by(&setup.settings, &mut router).await;
+    lock.release().await;
+    router.exits(3).await.says(&["`[dead_letters] max_aggregates` allows: 1"]);
 }

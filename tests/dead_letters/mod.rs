@@ -79,15 +79,11 @@ impl Setup {
 
     /// Waits until consumers see this many numbers of an aggregate, and asserts that they are these.
     pub(crate) async fn sees(&self, aggregate: &str, expected: Vec<u64>) {
-        let mut last = Vec::new();
-        for _ in 0..200 {
-            last = self.seen_now(aggregate).await.unwrap_or_default();
-            if last.len() >= expected.len() {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-        assert_eq!(last, expected, "of {aggregate}");
+        let what = format!("{} events of {aggregate} are seen", expected.len());
+        let seen = eventually(&what, async || {
+            self.seen_now(aggregate).await.ok().filter(|seen| seen.len() >= expected.len())
+        });
+        assert_eq!(seen.await, expected, "of {aggregate}");
     }
 
     /// Payload and reason of each parked event of an aggregate.
