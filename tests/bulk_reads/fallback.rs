@@ -66,15 +66,15 @@ async fn bulk_reads_with_a_frozen_broker_give_way_to_the_stream() {
 
 /// The session holds the slot's lock, so it stays open however long the broker is away.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_keep_their_session_while_the_broker_is_away() {
-    let (outbox, mock) = (Outbox::new().await, Mock::start(2));
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, mock) = (Outbox::on(&server.url()).await, Mock::start(2));
     let kafka = mock.client();
     mock.create_topic(&outbox.topic("order"), 1, 2);
-    let settings = settings(&outbox, &kafka, MODES[0], "1")
-        .set("delivery.window.records", 100)
-        .set("postgres.wal_sender_timeout", TIMEOUT);
-    backlog(&outbox, 500).await;
-    let mut router = Router::start(&settings);
+    let slow = slow(settings(&outbox, &kafka, MODES[0], "1")).set("postgres.wal_sender_timeout", TIMEOUT);
+    backlog(&outbox, 1_000).await;
+    let mut router = Router::start(&slow);
     kafka.holds(&outbox.name, 300).await;
     mock.down(2);
     router.logs("Kafka is too slow for bulk reads").await;

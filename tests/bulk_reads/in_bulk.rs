@@ -68,7 +68,8 @@ async fn bulk_reads_end_in_order_when_the_router_stops() {
 
 #[tokio::test]
 async fn bulk_reads_without_the_privilege_give_way_to_the_stream_and_the_log_says_why() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let role = format!("{}_plain", outbox.name);
     outbox
         .execute(&format!(

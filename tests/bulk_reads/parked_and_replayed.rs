@@ -1,17 +1,19 @@
 //! Dead letters and bookmarks during bulk reads.
 
-use super::{MODES, backlog, delivered_once, settings, took_bulk_reads};
+use super::{MODES, PG_HBA, backlog, delivered_once, settings, took_bulk_reads};
 use crate::support::comparison::{REPLAY, Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
+use crate::support::postgres::PrivatePostgres;
 use crate::support::router::Router;
 
 #[tokio::test]
 async fn bulk_reads_park_unsendable_events_and_the_later_ones_of_the_aggregate() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         outbox.create_dead_letters_table().await;
         backlog(&outbox, 500).await;
         // not a valid topic name
@@ -45,8 +47,9 @@ async fn bulk_reads_park_unsendable_events_and_the_later_ones_of_the_aggregate()
 #[tokio::test]
 #[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_after_a_reset_to_a_bookmark_mark_replayed_events() {
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
     for mode in MODES {
-        let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+        let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
         let settings = settings(&outbox, &kafka, mode, "1");
         let router = Router::active(&settings).await;
         backlog(&outbox, 20).await;
@@ -76,8 +79,10 @@ async fn bulk_reads_after_a_reset_to_a_bookmark_mark_replayed_events() {
 
 /// The router creates bookmarks by itself during bulk reads.
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_leave_bookmarks_alone() {
-    let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
+    let server = PrivatePostgres::start(PG_HBA, &[]).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     let settings =
         settings(&outbox, &kafka, MODES[0], "1").set("bookmarks.every", "1h").set("bookmarks.keep", 2);
     backlog(&outbox, 1_000).await;

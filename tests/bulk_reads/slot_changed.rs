@@ -46,17 +46,20 @@ async fn router_end(mode: &str, sql: &str, positions: Option<&str>) -> Ended {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_of_a_dropped_slot_end_the_router() {
     ended_by("SELECT pg_drop_replication_slot('SLOT')", "does not exist").await;
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_of_a_recreated_slot_end_the_router() {
     let recreate = "SELECT pg_drop_replication_slot('SLOT'); SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')";
     ended_by(recreate, "was moved").await;
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_of_a_slot_that_was_moved_end_the_router() {
     let advance = "SELECT pg_replication_slot_advance('SLOT', pg_current_wal_insert_lsn())";
     ended_by(advance, "was moved").await;

@@ -16,13 +16,17 @@ use crate::support::settings::{MODES, Settings};
 use crate::support::signal::Signal;
 use crate::support::writers::Writers;
 
-/// `wal_sender_timeout`. On a slow machine a router may get no processor time for a quarter of it.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
+/// `wal_sender_timeout` where a router has to lose the slot. On a slow machine a router may get no processor time for a quarter
+/// of it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(6);
 
 fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
-    Settings::new(outbox, kafka)
-        .set("delivery.mode", mode)
-        .set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
+    Settings::new(outbox, kafka).set("delivery.mode", mode)
+}
+
+/// The same with [`TIMEOUT`].
+fn impatient(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
+    settings(outbox, kafka, mode).set("postgres.wal_sender_timeout", format!("{}s", TIMEOUT.as_secs()))
 }
 
 /// Asserts what this mode promises to consumers. Only at-least-once allows `repeats`.
@@ -75,20 +79,20 @@ async fn standby_reports_which_session_it_waits_for() {
     delivered_as_promised(&outbox, &kafka, "exactly-once", Repeats::Never).await;
 }
 
-async fn killed(mode: &str) {
-    const KILLS: usize = 6;
+/// Kills the active router so many times, each time after some further `events`.
+async fn killed(mode: &str, kills: usize, mut events: impl FnMut() -> usize) {
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let settings = settings(&outbox, &kafka, mode);
     let mut routers = vec![Router::active(&settings).await, Router::start(&settings)];
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         // three routers run at a time, and one of them is active
         routers.push(Router::start(&settings));
-        kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        kafka.holds(&outbox.name, seen + events()).await;
+        let active = eventually("a router is active", async || routers.iter().position(is_active)).await;
         let before = outbox.active_pid().await;
-        let active = routers.iter().position(is_active).unwrap_or_default();
         let since = Instant::now();
         routers.remove(active).kill();
         read_by_another(&outbox, before).await;
@@ -97,7 +101,20 @@ async fn killed(mode: &str) {
     }
     kafka.holds(&outbox.name, seen + 1).await;
     all_stop(&outbox, writers, routers).await;
-    delivered_as_promised(&outbox, &kafka, mode, Repeats::Restarts(KILLS)).await;
+    delivered_as_promised(&outbox, &kafka, mode, Repeats::Restarts(kills)).await;
+}
+
+/// The index of the active router, once the other one waits.
+pub(crate) async fn active_of(routers: &[Router; 2]) -> usize {
+    eventually("one router is active, and the other one waits", async || {
+        let [one, other] = routers.each_ref().map(Router::status);
+        match (one?["state"].as_str()?, other?["state"].as_str()?) {
+            ("active", "waiting") => Some(0),
+            ("waiting", "active") => Some(1),
+            _ => None,
+        }
+    })
+    .await
 }
 
 fn is_active(router: &Router) -> bool {
@@ -105,13 +122,22 @@ fn is_active(router: &Router) -> bool {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_killed_routers_at_least_once() {
-    killed(MODES[0]).await;
+    let mut random = seed::random();
+    killed(MODES[0], 6, || random.random_range(1..400)).await;
 }
 
 #[tokio::test]
 async fn standby_takes_over_from_killed_routers_exactly_once() {
-    killed(MODES[1]).await;
+    killed(MODES[1], 3, || 200).await;
+}
+
+#[tokio::test]
+#[ignore = "runs in scripts/test --full"]
+async fn standby_takes_over_from_routers_killed_at_random_points_exactly_once() {
+    let mut random = seed::random();
+    killed(MODES[1], 6, || random.random_range(1..400)).await;
 }
 
 /// Two routers, each with a proxy to Postgres. The first one is active.
@@ -127,14 +153,14 @@ async fn cut(mode: &str) {
     const CUTS: usize = 3;
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let settings = settings(&outbox, &kafka, mode);
+    let settings = impatient(&outbox, &kafka, mode);
     let (proxies, mut routers) = two_behind_proxies(&settings, &outbox).await;
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
-    for round in 0..CUTS {
-        let (active, waiting) = (round % 2, (round + 1) % 2);
-        routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
+    for _ in 0..CUTS {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        // on a busy machine they may have changed roles
+        let active = active_of(&routers).await;
         let before = outbox.active_pid().await;
         let since = Instant::now();
         proxies[active].set(Network::BLACK_HOLE);
@@ -154,11 +180,13 @@ async fn cut(mode: &str) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_routers_that_are_cut_off_at_least_once() {
     cut(MODES[0]).await;
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_routers_that_are_cut_off_exactly_once() {
     cut(MODES[1]).await;
 }
@@ -172,7 +200,7 @@ async fn standby_takes_over_when_router_waits_for_kafka_and_has_lost_postgres() 
     let broker = PrivateKafka::behind(&to_kafka).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     to_postgres.forward_to(outbox.address());
-    let settings = settings(&outbox, &kafka, MODES[0])
+    let settings = impatient(&outbox, &kafka, MODES[0])
         .set("delivery.window.records", 50)
         .set("kafka.'batch.num.messages'", 5);
     let behind = settings
@@ -214,14 +242,13 @@ async fn frozen(mode: &str) {
     const FREEZES: usize = 4;
     let mut random = seed::random();
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    let settings = settings(&outbox, &kafka, mode);
-    let mut routers = [Router::active(&settings).await, Router::start(&settings)];
+    let settings = impatient(&outbox, &kafka, mode);
+    let routers = [Router::active(&settings).await, Router::start(&settings)];
     let writers = Writers::start(&outbox, 4, &mut random).await;
     let mut seen = 0;
-    for round in 0..FREEZES {
-        let (active, waiting) = (round % 2, (round + 1) % 2);
-        routers[waiting].logs_times("waiting for the slot", 1 + round / 2).await;
+    for _ in 0..FREEZES {
         kafka.holds(&outbox.name, seen + random.random_range(1..400)).await;
+        let active = active_of(&routers).await;
         let before = outbox.active_pid().await;
         routers[active].signal(Signal::Stop);
         read_by_another(&outbox, before).await;
@@ -236,11 +263,13 @@ async fn frozen(mode: &str) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_frozen_routers_that_continue_at_least_once() {
     frozen(MODES[0]).await;
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn standby_takes_over_from_frozen_routers_that_continue_exactly_once() {
     frozen(MODES[1]).await;
 }
@@ -253,7 +282,7 @@ async fn standby_takes_over_from_routers_frozen_during_startup() {
     let broker = PrivateKafka::start(&[]).await;
     for mode in MODES {
         let (outbox, kafka) = (Outbox::new().await, broker.client());
-        let settings = settings(&outbox, &kafka, mode);
+        let settings = impatient(&outbox, &kafka, mode);
         broker.freeze();
         let first = Router::start(&settings);
         let before = outbox.locked_by_other_than(0).await;
