@@ -116,10 +116,7 @@ async fn exactly_once_does_not_repeat_events_sent_under_another_name_after_a_cra
     let server = PrivatePostgres::start(PG_HBA, &["checkpoint_timeout=1h"]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
     outbox.execute("CHECKPOINT").await;
-    // every 15 s it logs the running transactions, after which the walsender saves the slot
-    let background_writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'";
-    let background_writer: i32 = outbox.query(background_writer).await[0].get(0);
-    let background_writer = u32::try_from(background_writer).unwrap();
+    let background_writer = server.background_writer().await;
     assert!(send(Signal::Stop, background_writer));
     let settings = settings(&outbox, &kafka);
     let at_least_once = Settings::new(&outbox, &kafka).set("name", format!("other-{}", outbox.name));

@@ -43,6 +43,7 @@ async fn restarted(shutdown: Shutdown, by_socket: bool) {
 }
 
 #[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn postgres_restarted_immediately_loses_nothing_and_keeps_order_per_aggregate() {
     restarted(Shutdown::Immediate, false).await;
 }

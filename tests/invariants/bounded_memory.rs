@@ -12,14 +12,21 @@ const ROWS: usize = 200_000;
 /// In bytes: the window of 16 MiB, and the overhead of librdkafka and the allocator, without the program itself.
 const BOUND: u64 = 36 << 20;
 
+/// On a busy machine, decoding a large transaction delays the server's keepalives, and the broker is slow to take large records. A
+/// session or request lost to a timeout would hold a further copy for a moment, and so would a switch to bulk reads.
+fn patient(settings: Settings) -> Settings {
+    settings
+        .set("postgres.wal_sender_timeout", "5m")
+        .set("postgres.catch_up", "stream")
+        .set("kafka.'socket.timeout.ms'", 300_000)
+        .set("kafka.'request.timeout.ms'", 300_000)
+}
+
 #[tokio::test]
 #[ignore = "runs in scripts/test --full"]
 async fn bounded_memory_in_a_transaction_of_200_000_rows() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    // on a busy machine, decoding a large transaction delays the server's keepalives
-    let settings = Settings::new(&outbox, &kafka)
-        .set("postgres.wal_sender_timeout", "60s")
-        .set("postgres.catch_up", "stream");
+    let settings = patient(Settings::new(&outbox, &kafka));
     let router = Router::active(&settings).await;
     let mut client = outbox.client().await;
     let transaction = client.transaction().await.unwrap();
@@ -50,10 +57,7 @@ async fn blocked(partitions: i32) -> (Outbox, Mock, Router) {
     let (outbox, mock) = (Outbox::new().await, Mock::start(2));
     // the first broker stays up, so the router still gets metadata
     mock.create_topic(&outbox.topic("large"), partitions, 2);
-    // see above
-    let settings = Settings::new(&outbox, &mock.client())
-        .set("postgres.wal_sender_timeout", "60s")
-        .set("postgres.catch_up", "stream");
+    let settings = patient(Settings::new(&outbox, &mock.client()));
     let router = Router::active(&settings).await;
     // the first record of a partition is sent alone; get that over with
     for n in 0..10 {
@@ -150,11 +154,7 @@ async fn bounded_memory_of_rows_of_20_and_50_megabytes() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
     let largest = "60000000";
     kafka.create_topic(&outbox.topic("large"), 1, &[("max.message.bytes", largest)]).await;
-    // a session lost to a timeout on a busy machine would hold a third copy for a moment, and so would a switch to bulk reads
-    let settings = Settings::new(&outbox, &kafka)
-        .set("kafka.'message.max.bytes'", largest)
-        .set("postgres.wal_sender_timeout", "60s")
-        .set("postgres.catch_up", "stream");
+    let settings = patient(Settings::new(&outbox, &kafka)).set("kafka.'message.max.bytes'", largest);
     let router = Router::active(&settings).await;
     outbox.insert("large", "a", "{}").await;
     outbox.all_confirmed().await;

@@ -5,7 +5,7 @@ mod contiguous_ack;
 pub(crate) mod feedback_never_starves;
 mod idle_ack;
 mod no_guessing;
-mod order_per_aggregate;
+pub(crate) mod order_per_aggregate;
 mod partition_triggers;
 mod payload_bytes_pass_through;
 pub(crate) mod recovery_sql;

@@ -36,8 +36,17 @@ fn numbers(records: &[crate::support::kafka::Record]) -> Vec<u64> {
 /// The broker forgets an idle producer after five seconds.
 const FORGETFUL: [&str; 2] =
     ["producer.id.expiration.ms=5000", "producer.id.expiration.check.interval.ms=1000"];
-const SMALL: [(&str, &str); 1] = [("max.message.bytes", "5000")];
-const LARGE: [(&str, &str); 1] = [("max.message.bytes", "1000000")];
+const SMALL: (&str, &str) = ("max.message.bytes", "5000");
+const LARGE: (&str, &str) = ("max.message.bytes", "1000000");
+
+/// Changes the limit of the topic of orders, and returns when the broker applies it, which is a moment after it shows it. The
+/// broker applies one change after the other, so a topic that is created later accepts records only then.
+pub(crate) async fn change_limit(outbox: &Outbox, kafka: &Kafka, limit: (&str, &str)) {
+    kafka.alter_topic(&outbox.topic("order"), &[limit]).await;
+    let later = format!("after-limit-{}-{}", limit.1, outbox.name);
+    kafka.create_topic(&later, 1, &[]).await;
+    kafka.write(&later, "", None).await;
+}
 
 /// A compressed record may fit although it is larger than the limit, so the router leaves the refusal to the broker. Each
 /// record is a batch of its own, so that its successors are in flight when it is refused.
@@ -48,7 +57,7 @@ fn compressing(outbox: &Outbox, kafka: &Kafka) -> Settings {
 #[tokio::test]
 async fn order_per_aggregate_ends_before_a_refused_event_of_one_transaction() {
     let (outbox, kafka) = (Outbox::new().await, Kafka::shared());
-    kafka.create_topic(&outbox.topic("order"), 1, &SMALL).await;
+    kafka.create_topic(&outbox.topic("order"), 1, &[SMALL]).await;
     let router = Router::active(&compressing(&outbox, &kafka)).await;
     outbox.execute(MIDDLE_IS_LARGE).await;
     let id = id_of_the_middle(&outbox).await;
@@ -56,7 +65,7 @@ async fn order_per_aggregate_ends_before_a_refused_event_of_one_transaction() {
     let records = kafka.records(&outbox.name).await;
     assert!(records.iter().all(|record| record.number() < 3), "{:?}", numbers(&records));
 
-    kafka.alter_topic(&outbox.topic("order"), &LARGE).await;
+    change_limit(&outbox, &kafka, LARGE).await;
     let router = Router::active(&compressing(&outbox, &kafka)).await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -71,7 +80,7 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     let router = Router::active(&settings).await;
     outbox.insert("order", "b", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
-    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
+    change_limit(&outbox, &kafka, SMALL).await;
     one_by_one(&outbox).await;
     let id = id_of_the_middle(&outbox).await;
     router.exits(3).await.says(&[&id]);
@@ -83,7 +92,7 @@ async fn order_per_aggregate_ends_before_an_event_refused_by_a_limit_lowered_und
     outbox.released().await;
     let router = Router::start(&settings);
     router.exits(3).await.says(&[&id, "max.message.bytes"]);
-    kafka.alter_topic(&outbox.topic("order"), &LARGE).await;
+    change_limit(&outbox, &kafka, LARGE).await;
     let router = Router::active(&settings).await;
     outbox.all_confirmed().await;
     router.stop().await;
@@ -107,7 +116,7 @@ async fn ends_before_a_refused_first_record(
     meanwhile: impl AsyncFnOnce(&Outbox),
 ) -> Vec<u64> {
     let (outbox, kafka) = (Outbox::new().await, broker.client());
-    kafka.create_topic(&outbox.topic("order"), 2, &LARGE).await;
+    kafka.create_topic(&outbox.topic("order"), 2, &[LARGE]).await;
     let settings = Settings::new(&outbox, &kafka)
         .set("kafka.'batch.num.messages'", 1)
         .set("route.partition", "${event_type}");
@@ -115,7 +124,7 @@ async fn ends_before_a_refused_first_record(
     outbox.execute(&insert(0, 1, 1)).await;
     outbox.all_confirmed().await;
     meanwhile(&outbox).await;
-    kafka.alter_topic(&outbox.topic("order"), &SMALL).await;
+    change_limit(&outbox, &kafka, SMALL).await;
     broker.freeze();
     outbox.execute(&insert(refused, 3, 5)).await;
     router
@@ -177,7 +186,7 @@ async fn order_per_aggregate_with_batches_refused_by_a_limit_lowered_under_the_r
     let router = Router::active(&Settings::new(&outbox, &kafka)).await;
     outbox.insert("order", "a", "{\"n\": 1}").await;
     outbox.all_confirmed().await;
-    kafka.alter_topic(&outbox.topic("order"), &[("max.message.bytes", "1500")]).await;
+    change_limit(&outbox, &kafka, ("max.message.bytes", "1500")).await;
     outbox
         .execute(
             "INSERT INTO outbox (aggregate_type, aggregate_id, payload) \

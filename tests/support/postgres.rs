@@ -92,6 +92,12 @@ impl PrivatePostgres {
         Session::connect(&conninfo, &Startup::default()).await.unwrap()
     }
 
+    /// The process that logs the running transactions every 15 s, after which a walsender saves its slot.
+    pub(crate) async fn background_writer(&self) -> u32 {
+        let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'";
+        self.superuser().await.query_one(sql).await.unwrap().unwrap().parse().unwrap()
+    }
+
     /// Runs SQL as the superuser.
     pub(crate) async fn execute(&self, statements: &[&str]) {
         let mut session = self.superuser().await;
