@@ -120,7 +120,8 @@ environment() {
   local text folder=$root/.services/$instance
   rm -rf "$folder/kafka"
   mkdir -p "$folder/postgres"
-  printf '%s=x\n' postgres_{bin,data,socket,log} postgres_port postgres_version >"$folder/postgres/server"
+  printf '%s=x\n' postgres_{bin,data,socket,log,port} >"$folder/postgres/server"
+  printf 'postgres_version=15.1\n' >>"$folder/postgres/server"
   text=$("$root/scripts/services" env --instance "$instance" 2>&1 || true)
   expect 'env' $'*\n# OUTBOX_ROUTER_POSTGRES__URL and * override outbox-router.toml until you unset them' "$text"
   # shellcheck disable=SC2046,SC2086
