@@ -39,13 +39,21 @@ async fn a_paused_partition_that_comes_back_is_resumed() {
             topic.send_to(partition, &format!("{partition}-{n}"), value).await;
         }
     }
-    let slow = |topic: &Topic| topic.consumer().max_events(2).attempts(u32::MAX);
-    let first = Running::start(slow(&topic));
     let session = topic.session().await;
-    let tried = "SELECT count(*) >= 1 FROM pg_stat_activity WHERE application_name = 'member' AND datname = current_database()";
-    session.until(tried).await;
-    let second = Running::start(slow(&topic));
-    session.until(&tried.replace(">= 1", ">= 2")).await;
+    // a rollback does not undo what a sequence has counted
+    let count_tries = "CREATE SEQUENCE first; CREATE SEQUENCE second; \
+         CREATE FUNCTION tried() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         PERFORM nextval(current_setting('application_name')); RETURN NEW; END $$; \
+         CREATE TRIGGER tried BEFORE INSERT ON effects FOR EACH ROW EXECUTE FUNCTION tried()";
+    session.ok(count_tries).await;
+    let slow = |member: &str| {
+        let url = format!("{}?application_name={member}", topic.database.url());
+        consumer(&topic.name, &topic.brokers, &url).max_events(2).attempts(u32::MAX)
+    };
+    let first = Running::start(slow("first"));
+    session.until("SELECT is_called FROM first").await;
+    let second = Running::start(slow("second"));
+    session.until("SELECT is_called FROM second").await;
     second.stop().await;
     session.ok("CREATE TABLE cure ()").await;
     topic.until_effects(20).await;

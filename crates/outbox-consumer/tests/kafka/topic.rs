@@ -168,7 +168,10 @@ pub(crate) fn consumer_with(
 
 async fn connect(url: Arc<str>) -> Result<Box<Client>, Error> {
     let mut config: tokio_postgres::Config = url.parse()?;
-    let (client, connection) = config.application_name("member").connect(NoTls).await?;
+    if config.get_application_name().is_none() {
+        config.application_name("member");
+    }
+    let (client, connection) = config.connect(NoTls).await?;
     tokio::spawn(connection);
     Ok(Box::new(client))
 }
