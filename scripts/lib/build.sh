@@ -80,8 +80,7 @@ progress_of() {
   fi
 }
 
-# The profile of release builds. Scripts that measure nothing for the documentation set release-fast, which builds in a fraction of the
-# time.
+# The profile of release builds. Scripts that measure nothing for the documentation set release-fast, which builds faster.
 release=release
 
 # build ARG...: cargo build ARG..., with cargo's progress.
