@@ -158,7 +158,7 @@ kafka_load() {
   source "$kafka/server"
 }
 
-kafka_ports() { taken+=" $kafka_port $kafka_controller_port $kafka_extra_port"; }
+kafka_ports() { printf %s "$kafka_port $kafka_controller_port $kafka_extra_port"; }
 
 kafka_log_file() { printf %s "$kafka/log"; }
 
@@ -169,8 +169,6 @@ kafka_running() { kafka_load && kafka_pid >/dev/null; }
 # kafka_launch JVM_OPTION...: starts the broker without waiting; kafka_wait waits until it serves requests.
 kafka_launch() {
   if port_answers "$kafka_port"; then
-    # shellcheck disable=SC2034 # scripts/services uses it
-    lost_port=$kafka_port
     die "another program took port $kafka_port while Kafka was stopped; end it, or start over with 'down' and 'up'"
   fi
   mkdir -p "$kafka/tmp"

@@ -209,7 +209,7 @@ postgres_pid() {
   printf '%s' "$pid"
 }
 
-postgres_ports() { taken+=" $postgres_port"; }
+postgres_ports() { printf %s "$postgres_port"; }
 
 postgres_log_file() { printf %s "$postgres_log"; }
 
@@ -230,8 +230,6 @@ postgres_free_memory() {
 postgres_start() {
   postgres_forget_crash
   if port_answers "$postgres_port"; then
-    # shellcheck disable=SC2034 # scripts/services uses it
-    lost_port=$postgres_port
     die "another program took port $postgres_port while Postgres was stopped; end it, or start over with 'down' and 'up'"
   fi
   # In a subshell, so that the messages of an interrupted 'up' are not redirected with this output.
