@@ -1,16 +1,12 @@
 //! Commands that wait for a lock name the lock and its holder on standard error.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Child;
-use std::sync::{Arc, Mutex};
-
 use serde_json::Value;
 use tokio_postgres::Client;
 
 use crate::support::eventually::eventually;
 use crate::support::outbox::connect;
-use crate::support::place::{Place, Ran};
-use crate::support::process;
+use crate::support::place::{Place, Ran, succeeded};
+use crate::support::running::Running;
 use crate::support::shared;
 
 /// Opens a session of an application, with a transaction that has run `sql`. Returns it with its process id.
@@ -21,49 +17,16 @@ async fn busy(place: &Place, sql: &str) -> (Client, i32) {
     (client, pid)
 }
 
-/// A running command, and its standard error so far.
-struct Running {
-    child: Child,
-    err: Arc<Mutex<String>>,
-}
-
-impl Running {
-    fn start(place: &Place, arguments: &[&str]) -> Self {
-        let mut child = process::start(&mut place.command(arguments));
-        let err = Arc::new(Mutex::new(String::new()));
-        let (lines, text) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
-        std::thread::spawn(move || lines.for_each(|line| *text.lock().unwrap() += &(line.unwrap() + "\n")));
-        Running { child, err }
-    }
-
-    /// Waits for the line that names the lock and its holder. Returns all of standard error.
-    async fn waits(&self, what: &str, pid: i32, place: &Place) -> String {
-        let expected = format!(
-            "waiting for {what}, blocked by server process {pid} (application_name migration, database {}, role postgres, \
-             idle in transaction, transaction since 2",
-            place.name
-        );
-        eventually(&format!("standard error has {expected:?}"), async || {
-            let err = self.err.lock().unwrap().clone();
-            err.contains(&expected).then_some(err)
-        })
-        .await
-    }
-
-    /// Waits for its end. Returns its exit code and its standard output.
-    fn ends(mut self) -> (i32, String) {
-        let mut out = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-        (self.child.wait().unwrap().code().unwrap(), out)
-    }
-}
-
-/// Ends the command if a test fails.
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a command that has to wait for `what`, which the process `pid` blocks. Returns once standard error names both.
+async fn waits(place: &Place, arguments: &[&str], what: &str, pid: i32) -> (Running, String) {
+    let running = Running::start(&mut place.command(arguments));
+    let expected = format!(
+        "waiting for {what}, blocked by server process {pid} (application_name migration, database {}, role postgres, \
+         idle in transaction, transaction since 2",
+        place.name
+    );
+    let err = running.says(&expected).await;
+    (running, err)
 }
 
 fn parking() -> Place {
@@ -79,13 +42,13 @@ async fn waiting_route_names_the_holder_of_the_table_lock() {
     let place = parking();
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let (client, pid) = busy(&place, "LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").await;
-    let route = Running::start(&place, &["route", "--dry-run", "--json"]);
-    let err = route.waits("AccessShareLock on table public.outbox", pid, &place).await;
+    let what = "AccessShareLock on table public.outbox";
+    let (route, err) = waits(&place, &["route", "--dry-run", "--json"], what, pid).await;
     assert_eq!(err.lines().count(), 1, "{err}");
     client.batch_execute("COMMIT").await.unwrap();
-    let (code, out) = route.ends();
-    let shown: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, shown.as_array().unwrap().len()), (0, 1), "{out}");
+    let ran = route.ends().await;
+    let shown: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, shown.as_array().unwrap().len()), (0, 1), "{ran:?}");
 }
 
 /// Runs a command that gives up, until it has had the time to find out who holds the lock.
@@ -130,10 +93,11 @@ async fn waiting_dead_letters_name_the_holder_of_the_table_lock() {
     ] {
         let (client, pid) =
             busy(&place, "LOCK TABLE outbox_router.dead_letters IN ACCESS EXCLUSIVE MODE").await;
-        let command = Running::start(&place, arguments);
-        command.waits(&format!("{mode} on table outbox_router.dead_letters"), pid, &place).await;
+        let what = format!("{mode} on table outbox_router.dead_letters");
+        let (command, _) = waits(&place, arguments, &what, pid).await;
         client.batch_execute("COMMIT").await.unwrap();
-        assert_eq!(command.ends(), (0, "[]\n".to_owned()));
+        let ran = command.ends().await;
+        assert_eq!((ran.code, ran.out.as_str()), (0, "[]\n"));
     }
 }
 
@@ -155,11 +119,10 @@ async fn waiting_slot_advance_names_the_holder_of_the_slot_lock() {
     let (client, pid) = busy(&place, &lock).await;
     place.psql("SELECT outbox_router.emit('order', '1', 'placed', '{}')");
     let end = place.psql("SELECT pg_current_wal_flush_lsn()");
-    let advance = Running::start(&place, &["slot", "advance", "--yes", "--to", end.trim()]);
-    advance.waits("an advisory lock", pid, &place).await;
+    let arguments = ["slot", "advance", "--yes", "--to", end.trim()];
+    let (advance, _) = waits(&place, &arguments, "an advisory lock", pid).await;
     client.batch_execute("SELECT pg_advisory_unlock_all(); COMMIT").await.unwrap();
-    let (code, out) = advance.ends();
-    assert!(code == 0 && out.contains("The router resumes at"), "{out}");
+    succeeded(advance.ends().await, &["The router resumes at"]);
 }
 
 /// `init` creates the publication while another session holds a conflicting lock on the outbox.
@@ -192,16 +155,14 @@ async fn waiting_init_does_not_block_writers_of_an_existing_table() {
     place.psql(&format!("DROP PUBLICATION {}; {slot}'{}'", place.name, place.name));
     let emit = "SELECT outbox_router.emit('order', '1', 'placed', '{}')";
     let (writer, pid) = busy(&place, emit).await;
-    let init = Running::start(&place, &["init"]);
-    init.waits("the end of a transaction", pid, &place).await;
+    let (init, _) = waits(&place, &["init"], "the end of a transaction", pid).await;
     place.psql(&format!("SET lock_timeout = '1ms'; {emit}"));
     writer.batch_execute("COMMIT").await.unwrap();
-    let (code, out) = init.ends();
-    assert!(code == 0 && out.contains(&format!("publication \"{}\": created", place.name)), "{out}");
+    succeeded(init.ends().await, &[&format!("publication \"{}\": created", place.name)]);
     // also while init itself waits for a lock
     place.psql(&format!("DROP PUBLICATION {}", place.name));
     let (_index, _) = busy(&place, "LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await;
-    let init = Running::start(&place, &["init"]);
+    let init = Running::start(&mut place.command(&["init"]));
     let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'outbox'::regclass AND NOT granted";
     eventually("init waits", async || (place.psql(waiting).trim() == "1").then_some(())).await;
     place.psql(&format!("SET lock_timeout = '1ms'; {emit}"));

@@ -1,9 +1,6 @@
 //! The number of shards changes while applications write.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::process::Command;
 use std::time::Duration;
 
 use rand::Rng;
@@ -16,9 +13,8 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
-use crate::support::place::Ran;
-use crate::support::process;
 use crate::support::router::Router;
+use crate::support::running::Running;
 use crate::support::seed;
 use crate::support::settings::{Settings, positions_topic};
 use crate::support::writers::Writers;
@@ -28,53 +24,13 @@ async fn change(settings: &Settings, from: &str) {
     succeeded(ran, &["all earlier events are delivered", "DROP PUBLICATION"]);
 }
 
-/// A running `shards change`, and its standard error so far.
-struct Running {
-    child: Child,
-    err: Arc<Mutex<String>>,
-    reader: Option<JoinHandle<()>>,
-    _folder: TempDir,
-}
-
-impl Running {
-    fn change(settings: &Settings, from: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(settings.program());
-        command.arg("-c").arg(settings.write_to(&folder)).args(["shards", "change", "--from", from]);
-        command.current_dir(folder.path()).env_clear().env("HOME", folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = process::start(&mut command);
-        let err = Arc::new(Mutex::new(String::new()));
-        let (lines, text) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&err));
-        let reader = std::thread::spawn(move || {
-            lines.for_each(|line| *text.lock().unwrap() += &(line.unwrap() + "\n"))
-        });
-        Running { child, err, reader: Some(reader), _folder: folder }
-    }
-
-    /// Waits until standard error has this text.
-    async fn says(&self, text: &str) {
-        eventually(&format!("the command says {text:?}"), async || {
-            self.err.lock().unwrap().contains(text).then_some(())
-        })
-        .await;
-    }
-
-    async fn ends(mut self) -> Ran {
-        let status = eventually("the command ends", async || self.child.try_wait().unwrap()).await;
-        let mut out = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-        self.reader.take().unwrap().join().unwrap();
-        Ran { code: status.code().unwrap_or(-1), out, err: self.err.lock().unwrap().clone() }
-    }
-}
-
-/// Ends the command if a test fails.
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts `shards change`. Its file is in the folder, which is deleted on drop.
+fn begin_change(settings: &Settings, from: &str) -> (Running, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(settings.program());
+    command.arg("-c").arg(settings.write_to(&folder)).args(["shards", "change", "--from", from]);
+    command.current_dir(folder.path()).env_clear().env("HOME", folder.path());
+    (Running::start(&mut command), folder)
 }
 
 /// Starts a router, and waits until it has delivered events with these numbers.
@@ -232,7 +188,7 @@ async fn shards_wait_for_the_end_of_an_interrupted_transaction() {
     let key = format!("{0}.{0}/shards", outbox.name);
     // far longer than the test, which aborts it in Kafka's place
     let open = kafka.leave_open(&topic, &key, Duration::from_secs(600)).await;
-    let change = Running::change(&with_count(2), "1");
+    let (change, _folder) = begin_change(&with_count(2), "1");
     change.says("waiting for an interrupted transaction to end").await;
     tokio::task::spawn_blocking(move || open.abort_transaction(Duration::from_secs(60)))
         .await
@@ -250,7 +206,7 @@ async fn shards_wait_for_routers_of_the_old_number() {
     let (two, three) = two_and_three(&outbox, &kafka).await;
     succeeded(three.run_async(&["init"]).await, &[]);
     let router = Router::active(&two).await;
-    let handing_over = Running::change(&three, "2");
+    let (handing_over, _folder) = begin_change(&three, "2");
     handing_over.says("waiting for the slot").await;
     outbox.insert_numbers("order", "a", 4..7).await;
     kafka.holds(&outbox.name, 6).await;
@@ -268,7 +224,7 @@ async fn shards_change_that_is_typed_twice_at_once_alarms_nobody() {
     succeeded(three.run_async(&["init"]).await, &[]);
     let router = Router::active(&two).await;
     let change = ["shards", "change", "--from", "2"];
-    let first = Running::change(&three, "2");
+    let (first, _folder) = begin_change(&three, "2");
     first.says("waiting for the slot").await;
     let second = three.run_async(&change).await;
     let said =

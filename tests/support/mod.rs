@@ -19,6 +19,7 @@ pub(crate) mod private_kafka;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod router;
+pub(crate) mod running;
 pub(crate) mod seed;
 pub(crate) mod sentences;
 pub(crate) mod settings;
