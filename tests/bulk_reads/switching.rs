@@ -117,7 +117,7 @@ async fn bulk_reads_and_sigkill_at_random_points_lose_nothing() {
 #[tokio::test]
 #[ignore = "runs in scripts/test --full"]
 async fn bulk_reads_and_a_broker_killed_at_random_points_repeat_no_event() {
-    let broker = PrivateKafka::that_is_killed(&[]).await;
+    let broker = PrivateKafka::that_is_killed().await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &settings(&outbox, &kafka, MODES[1], "1"), 3).await;
     delivered_once(&outbox, &kafka).await;

@@ -68,7 +68,7 @@ async fn exactly_once_inside_a_large_transaction_resumes_after_the_last_commit()
 #[ignore = "runs in scripts/test --full"]
 async fn exactly_once_with_a_broker_killed_at_random_points_shows_no_event_twice() {
     const BROKER_KILLS: usize = 3;
-    let broker = PrivateKafka::that_is_killed(&[]).await;
+    let broker = PrivateKafka::that_is_killed().await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &settings(&outbox, &kafka), BROKER_KILLS).await;
     same(&outbox, &kafka.committed(&outbox.name).await.unwrap(), Repeats::Never).await;

@@ -76,7 +76,7 @@ pub(crate) async fn broker_killed_at_random_points(
 #[ignore = "runs in scripts/test --full"]
 async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggregate() {
     const KILLS: usize = 2;
-    let broker = PrivateKafka::that_is_killed(&[]).await;
+    let broker = PrivateKafka::that_is_killed().await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     broker_killed_at_random_points(&broker, &outbox, &Settings::new(&outbox, &kafka), KILLS).await;
     // each of three topics may end the producer
@@ -86,7 +86,7 @@ async fn broker_killed_at_random_points_loses_nothing_and_keeps_order_per_aggreg
 /// The router then advises the user to skip the transaction of the event. That must not skip what came before it.
 #[tokio::test]
 async fn broker_away_an_unsendable_event_waits_for_earlier_ones() {
-    let broker = PrivateKafka::that_is_killed(&[]).await;
+    let broker = PrivateKafka::that_is_killed().await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let settings = Settings::new(&outbox, &kafka).set("delivery.shutdown_timeout", "0s");
     let mut router = Router::active(&settings).await;
@@ -114,8 +114,7 @@ async fn broker_away_an_unsendable_event_waits_for_earlier_ones() {
 
 #[tokio::test]
 async fn broker_frozen_is_logged_once_with_a_reason() {
-    // by default the controller fences a broker that was silent for 9 s
-    let broker = PrivateKafka::start(&["broker.session.timeout.ms=60000"]).await;
+    let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     let settings = Settings::new(&outbox, &kafka).set("kafka.'socket.timeout.ms'", 2_000);
     let mut router = Router::active(&settings).await;
@@ -140,8 +139,7 @@ async fn broker_frozen_is_logged_once_with_a_reason() {
 #[ignore = "runs in scripts/test --full"]
 async fn broker_frozen_is_explained_before_its_requests_time_out() {
     for mode in MODES {
-        // by default the controller fences a broker that was silent for 9 s, and no partition has a leader for a moment
-        let broker = PrivateKafka::start(&["broker.session.timeout.ms=60000"]).await;
+        let broker = PrivateKafka::start(&[]).await;
         let (outbox, kafka) = (Outbox::new().await, broker.client());
         let mut router = Router::active(&Settings::new(&outbox, &kafka).set("delivery.mode", mode)).await;
         outbox.insert_numbers("order", "a", 1..2).await;

@@ -28,7 +28,7 @@ fn limit_file_size(bytes: &str, pid: u32) {
 #[ignore = "runs in scripts/test --full"]
 async fn disk_full_stops_the_broker_and_nothing_is_lost_once_there_is_space() {
     let mut random = seed::random();
-    let broker = PrivateKafka::that_is_killed(&[]).await;
+    let broker = PrivateKafka::that_is_killed().await;
     let (outbox, kafka) = (Outbox::new().await, broker.client());
     for topic in ["order", "customer", "invoice"] {
         kafka.create_topic(&outbox.topic(topic), 1, &[]).await;

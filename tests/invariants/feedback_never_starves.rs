@@ -79,8 +79,7 @@ async fn answers_again(outbox: &Outbox, walsender: i32) {
 
 async fn broker_frozen(role: Option<&str>) {
     let server = server_with_timeout().await;
-    // by default the controller fences a broker that was silent for 9 s
-    let broker = PrivateKafka::start(&["broker.session.timeout.ms=60000"]).await;
+    let broker = PrivateKafka::start(&[]).await;
     let (outbox, kafka) = (Outbox::on(&server.url()).await, broker.client());
     let mut settings = Settings::new(&outbox, &kafka)
         .set("postgres.wal_sender_timeout", TIMEOUT)

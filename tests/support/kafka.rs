@@ -257,7 +257,7 @@ impl Kafka {
         ids.iter().map(|id| leaders[hash(id).unsigned_abs() as usize % leaders.len()].1).collect()
     }
 
-    /// Repeats requests that time out, as happens on a busy machine and after a broker has restarted.
+    /// Repeats requests for longer than [`Reader::ask`]: a broker that restarts refuses them at once.
     async fn retry_timeouts<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, KafkaError>) -> T {
         eventually(what, async || match ask().await {
             Ok(answer) => Some(answer),

@@ -330,7 +330,7 @@ async fn discard(server: &str, name: &str) -> Result<(), tokio_postgres::Error> 
     // a session that is just starting has locked the database, and may wait for a lock that a failed test has left
     let sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1";
     administrator.execute(sessions, &[&name]).await?;
-    // which fails if a process of another session does not end within five seconds
+    // FORCE gives up if a process of another session does not end within five seconds
     let drop_database = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
     eventually(&drop_database, async || administrator.batch_execute(&drop_database).await.ok()).await;
     // topics that remain only cost time

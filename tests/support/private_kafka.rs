@@ -56,14 +56,14 @@ pub(crate) struct PrivateKafka {
 impl PrivateKafka {
     /// Starts a broker with settings as `name=value`.
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        // the controller must not take a broker for dead that gets no processor time for a while
+        // the controller must not fence a broker that is frozen, or gets no processor time for a while
         let patient = ["broker.session.timeout.ms=60000"];
         PrivateKafka { instance: Instance::up("kafka", &[], &[&patient, settings].concat()) }
     }
 
-    /// Starts a broker that can be started again soon after it was killed: only when its session with the controller has expired.
-    pub(crate) async fn that_is_killed(settings: &[&str]) -> Self {
-        Self::start(&[&["broker.session.timeout.ms=3000"], settings].concat()).await
+    /// Starts a broker with the short session of `scripts/services`: after SIGKILL it can start again once that has expired.
+    pub(crate) async fn that_is_killed() -> Self {
+        PrivateKafka { instance: Instance::up("kafka", &[], &[]) }
     }
 
     /// Starts a broker whose second listener is reached through `proxy`.
