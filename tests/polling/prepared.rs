@@ -10,6 +10,7 @@ use crate::support::pooler::pooler;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 use crate::support::shared;
+use crate::support::table_lock::TableLock;
 
 /// The role neither replicates nor owns anything.
 #[tokio::test]
@@ -226,6 +227,34 @@ async fn a_row_without_a_position_keeps_the_router_waiting_until_it_has_one() {
     outbox.all_published().await;
     router.stop().await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
+}
+
+/// The rows are committed while a claim has begun, but has not yet read the table.
+#[tokio::test]
+async fn a_row_without_a_position_is_noticed_during_a_claim() {
+    let kafka = Kafka::shared();
+    let (outbox, settings) = polled(&kafka).await;
+    outbox.execute("ALTER TABLE outbox ALTER position DROP NOT NULL").await;
+    outbox.insert_numbers("order", "a", 1..10).await;
+    let mut router = Router::active(&settings).await;
+    outbox.all_published().await;
+    let lock = TableLock::take(&outbox, "outbox_router.poll_claims").await;
+    eventually("a claim waits for the lock", async || {
+        let waiting = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted \
+             AND l.relation = 'outbox_router.poll_claims'::regclass AND a.query LIKE '%DO $%'";
+        (outbox.text(waiting).await != "0").then_some(())
+    })
+    .await;
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, payload, position) VALUES ('order', 'a', '{\"n\": 10}', NULL); \
+             INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 11}')",
+        )
+        .await;
+    lock.release().await;
+    router.logs("rows of public.outbox wait to be sent and have no position").await;
+    router.stop().await;
+    assert_eq!(kafka.count(&outbox.name).await.unwrap(), 9);
 }
 
 #[tokio::test]

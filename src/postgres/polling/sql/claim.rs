@@ -111,10 +111,6 @@ BEGIN
     PERFORM set_config('outbox_router.claim', '{BUSY}', false);
     RETURN;
   END IF;
-  IF {has_unplaced} THEN
-    PERFORM set_config('outbox_router.claim', '{UNPLACED}', false);
-    RETURN;
-  END IF;
   PERFORM set_config('outbox_router.claim', '', false);
   SELECT * INTO last FROM outbox_router.poll_claims c WHERE c.outbox = {outbox} ORDER BY c.id DESC LIMIT 1;
   last.from_position := coalesce(last.from_position, -9223372036854775808);
@@ -176,6 +172,11 @@ BEGIN
         WHERE q.at NOT IN (SELECT unnest(claim.claimed))
         LIMIT {limit}) d
       WHERE d.before < {bytes};
+  END IF;
+  -- after the rows were read: a row that is visible to a statement is visible to the next
+  IF {has_unplaced} THEN
+    PERFORM set_config('outbox_router.claim', '{UNPLACED}', false);
+    RETURN;
   END IF;
   due := due || fresh;
   hashes := hashes || due_hashes;
