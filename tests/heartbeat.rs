@@ -47,7 +47,7 @@ async fn heartbeat_returns_and_is_not_an_event() {
     outbox.all_confirmed().await;
     let status = router.status().unwrap();
     assert_eq!(status["totals"]["ignored_changes"], 0, "{status}");
-    let (_, metrics) = router.get("/metrics").unwrap();
+    let (_, metrics) = router.get_now("/metrics").await;
     for metric in ["outbox_router_heartbeat_lag_seconds ", "outbox_router_heartbeat_age_seconds "] {
         assert!(metrics.contains(metric), "{metrics}");
     }
@@ -66,7 +66,7 @@ async fn heartbeat_is_off_unless_configured() {
     let mut router = Router::active(&Settings::new(&outbox, &kafka)).await;
     outbox.watched().await;
     router.shows("no heartbeat", |status| status["heartbeat"].is_null().then_some(())).await;
-    assert!(!router.get("/metrics").unwrap().1.contains("outbox_router_heartbeat_lag_seconds "));
+    assert!(!router.get_now("/metrics").await.1.contains("outbox_router_heartbeat_lag_seconds "));
     router.stop().await;
     let sql = format!("SELECT data FROM pg_logical_slot_peek_changes('{}_witness', NULL, NULL)", outbox.name);
     let written: Vec<String> = outbox.query(&sql).await.iter().map(|row| row.get(0)).collect();

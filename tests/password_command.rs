@@ -150,7 +150,7 @@ async fn a_password_command_that_cannot_be_used_is_named_without_its_output() {
                 (reason.contains("sh, which prints the password") && reason.contains(says)).then_some(())
             })
             .await;
-        let (ready, text) = router.get("/readyz").unwrap();
+        let (ready, text) = router.get_now("/readyz").await;
         assert!(ready == 503 && text.contains(says), "{text}");
         let ended = router.stop().await;
         assert!(!ended.log.contains("wrong-secret"), "{}", ended.log);

@@ -214,7 +214,7 @@ async fn routing_by_rules_drops_and_counts_and_confirms() {
             (status["totals"]["events_dropped"] == 5).then_some(())
         })
         .await;
-    assert!(router.get("/metrics").unwrap().1.contains("\noutbox_router_events_dropped_total 5\n"));
+    assert!(router.get_now("/metrics").await.1.contains("\noutbox_router_events_dropped_total 5\n"));
     let records = kafka.records(&outbox.name).await;
     let topics: Vec<&str> = records.iter().map(|record| record.topic.as_str()).collect();
     assert_eq!(topics, ["big", "other", "to-order", "to-order"].map(topic));

@@ -109,8 +109,8 @@ async fn second_signal(first: Signal, second: Signal, code: i32) {
     let (_outbox, _mock, mut router) = stuck("10m").await;
     router.signal(first);
     router.shows("it is stopping", |status| (status["state"] == "stopping").then_some(())).await;
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     router.signal(second);
     let ended = router.exits(code).await;
     assert_eq!(ended.status.signal(), None);
@@ -201,7 +201,7 @@ async fn stopping_and_delivery_do_not_depend_on_a_reader_of_the_log() {
     router.ready().await;
     outbox.insert_numbers("order", "a", 1..301).await;
     outbox.all_confirmed().await;
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     router.signal(Signal::Terminate);
     router.exits(0).await;
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;

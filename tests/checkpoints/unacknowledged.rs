@@ -36,7 +36,7 @@ async fn is_explained(router: &mut Router, outbox: &Outbox, problem: &str) {
         (ready == 503 && text.contains(&topic) && text.contains(problem)).then_some(())
     })
     .await;
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     router.logs(problem).await;
 }
 

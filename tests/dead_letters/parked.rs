@@ -25,7 +25,7 @@ async fn dead_letters_block_their_aggregate_and_nothing_else() {
             })
             .await;
         assert_eq!(status["aggregates"], 1, "{status}");
-        let (_, metrics) = router.get("/metrics").unwrap();
+        let (_, metrics) = router.get_now("/metrics").await;
         for line in [
             "outbox_router_dead_letters 4",
             "outbox_router_dead_letters_aggregates 1",

@@ -148,7 +148,7 @@ async fn dead_letters_and_the_slot_are_shown_while_no_broker_can_be_reached() {
     let slot = router.status().unwrap()["slot"].clone();
     assert!(slot["wal_status"] == "reserved" && slot["retained_bytes"].is_u64(), "{slot}");
     assert_eq!(gauge(&router, "slot_wal_status{wal_status=\"reserved\"}").as_deref(), Some("1"));
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     router.stop().await;
 }
 

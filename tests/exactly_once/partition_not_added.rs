@@ -79,7 +79,7 @@ async fn exactly_once_without_write_permission_waits_for_it_and_names_it() {
                 .then_some(())
             })
             .await;
-        assert_eq!(router.get("/readyz").unwrap().0, 503);
+        assert_eq!(router.get_now("/readyz").await.0, 503);
         router.logs(&format!("lacks WRITE on the topic {named}")).await;
         acl(&broker, "--add", &["Write"], &topic, pattern);
         outbox.all_confirmed().await;
@@ -138,7 +138,7 @@ async fn exactly_once_a_checkpoint_refused_by_its_topic_is_explained_and_written
             parts.into_iter().all(|part| reason.contains(part)).then_some(())
         })
         .await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     kafka.alter_topic(&positions, &[("max.message.bytes", "1000000")]).await;
     router.ready().await;
     outbox.all_confirmed().await;

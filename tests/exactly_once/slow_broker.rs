@@ -114,7 +114,7 @@ async fn exactly_once_a_single_event_that_outlasts_the_transaction_timeout_is_ex
                 .then_some(())
         })
         .await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     link.set(Network::OPEN);
     outbox.all_confirmed().await;
     router.ready().await;

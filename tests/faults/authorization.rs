@@ -105,7 +105,7 @@ async fn authorization_revoked_for_one_topic_does_not_repeat_events_of_another()
             (status["reconnects"]["kafka"].as_u64()? >= 6).then_some(())
         })
         .await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     acl(&broker, "--add", &["Write"], &outbox.topic("order"), "literal");
     outbox.all_confirmed().await;
     router.ready().await;

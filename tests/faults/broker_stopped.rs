@@ -35,7 +35,7 @@ async fn broker_stopped_for_longer_than_wal_sender_timeout_and_back() {
         a_silent_reader_is_dropped(&server).await;
     }
     router.logs("no broker can be reached").await;
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     broker.start_again();
     let back = Instant::now();
     kafka.holds(&outbox.name, 101).await;
@@ -148,7 +148,7 @@ async fn broker_frozen_is_explained_before_its_requests_time_out() {
         outbox.insert_numbers("order", "a", 2..3).await;
         let reason = router.shows("a reason", |status| status["reason"].as_str().map(str::to_owned)).await;
         assert!(reason.contains("a broker does not answer"), "{mode}: {reason}");
-        let (ready, text) = router.get("/readyz").unwrap();
+        let (ready, text) = router.get_now("/readyz").await;
         assert!(ready == 503 && text.contains(&reason), "{mode}: {ready} {text}");
         router.logs("a broker does not answer").await;
         let log = router.log();
@@ -223,8 +223,8 @@ async fn broker_away_and_its_return_are_shown_by_state_and_readiness() {
         (state == "reconnecting" && peer == "kafka" && waits).then_some(())
     };
     router.shows("the router is reconnecting to Kafka, and an event waits", named).await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     broker.start_again();
     router.ready().await;
     outbox.all_confirmed().await;

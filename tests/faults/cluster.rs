@@ -93,12 +93,12 @@ async fn cluster_without_enough_replicas_in_sync_blocks_events_and_status_says_w
             (status["state"] == "reconnecting" && reason.contains("min.insync.replicas is 3")).then_some(())
         })
         .await;
-    let (ready, text) = router.get("/readyz").unwrap();
+    let (ready, text) = router.get_now("/readyz").await;
     assert!(
         ready == 503 && text.contains(&topic) && text.contains("2 of 3 replicas in sync"),
         "{ready} {text}"
     );
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     let waiting = outbox.lsn().await;
     outbox.watched().await;
     assert!(outbox.confirmed().await < waiting);
@@ -135,8 +135,8 @@ async fn cluster_with_one_broker_left_blocks_events_in_bounded_memory() {
             (status["state"] == "reconnecting" && status["peer"] == "kafka").then_some(())
         })
         .await;
-    println!("with one broker of three: {}", router.get("/readyz").unwrap().1);
-    assert_eq!(router.get("/healthz").unwrap().0, 200);
+    println!("with one broker of three: {}", router.get_now("/readyz").await.1);
+    assert_eq!(router.get_now("/healthz").await.0, 200);
     let waiting = outbox.lsn().await;
     outbox.watched().await;
     assert!(outbox.confirmed().await < waiting);

@@ -107,7 +107,7 @@ async fn failover_under_load_loses_nothing_and_keeps_order_per_aggregate() {
     eventually("the primary is ahead", async || (pair.rows().await >= ahead).then_some(())).await;
     pair.primary.kill();
     router.logs("the server is a standby").await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     let seen = kafka.count(&outbox.name).await.unwrap();
     pair.promote().await;
     let promoted = Instant::now();
@@ -196,7 +196,7 @@ async fn failover_is_waited_for_where_only_a_standby_can_be_reached() {
     let mut router = Router::start(&pair.settings.clone().set("postgres.url", url));
     router.logs("its copy of the slot").await;
     router.logs("can be read only once it is promoted").await;
-    assert_eq!(router.get("/readyz").unwrap().0, 503);
+    assert_eq!(router.get_now("/readyz").await.0, 503);
     outbox.insert_numbers("order", "a", 11..21).await;
     // replication is synchronous, so the standby has these events
     pair.primary.kill();

@@ -108,7 +108,7 @@ async fn outbox_locked_while_nothing_is_to_be_confirmed_leaves_the_router_ready(
     lock.is_logged_by(&mut router).await;
     for _ in 0..4 {
         watch_is_blocked(&outbox, 1).await;
-        let (ready, text) = router.get("/readyz").unwrap();
+        let (ready, text) = router.get_now("/readyz").await;
         assert_eq!(ready, 200, "{text}");
     }
     lock.release().await;

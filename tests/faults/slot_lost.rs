@@ -95,7 +95,7 @@ async fn slot_lost_while_the_broker_is_away_is_warned_of_and_then_explained() {
         })
         .await;
     router.logs("more may be written until it is lost").await;
-    let (_, metrics) = router.get("/metrics").unwrap();
+    let (_, metrics) = router.get_now("/metrics").await;
     assert!(metrics.contains("outbox_router_slot_wal_status{wal_status=\"extended\"} 1"), "{metrics}");
 
     write_wal(&outbox, 4).await;

@@ -53,7 +53,7 @@ async fn walsender_that_waits_has_a_reason() {
     assert_eq!(status["totals"]["events"], 1, "{status}");
     assert_eq!((&status["state"], &status["peer"]), (&"reconnecting".into(), &"postgres".into()));
     assert!(status["lag"]["seconds"].as_f64().unwrap() > 3.0, "{status}");
-    let (code, text) = router.get("/readyz").unwrap();
+    let (code, text) = router.get_now("/readyz").await;
     assert!(code == 503 && text.contains(&reason), "{code} {text}");
     router.logs(&reason).await;
 
@@ -92,7 +92,7 @@ async fn bulk_read_that_waits_has_a_reason() {
         (&in_bulk.into(), &5_000.into()),
         "{status}"
     );
-    let (code, text) = router.get("/readyz").unwrap();
+    let (code, text) = router.get_now("/readyz").await;
     assert!(code == 503 && text.contains(&reason), "{code} {text}");
     router.logs(&reason).await;
 

@@ -138,7 +138,7 @@ async fn headers_are_the_members_of_their_column_after_the_routers_own() {
     router
         .shows("two headers were dropped", |status| (status["totals"]["headers_dropped"] == 2).then_some(()))
         .await;
-    assert_counts(&router, "headers_dropped_total", 2);
+    assert_counts(&router, "headers_dropped_total", 2).await;
     router.stop().await;
 }
 
@@ -228,8 +228,8 @@ async fn keys_land_in_the_partition_that_a_java_producer_chooses() {
     }
 }
 
-fn assert_counts(router: &Router, metric: &str, count: usize) {
-    let (_, metrics) = router.get("/metrics").unwrap();
+async fn assert_counts(router: &Router, metric: &str, count: usize) {
+    let (_, metrics) = router.get_now("/metrics").await;
     assert!(metrics.contains(&format!("\noutbox_router_{metric} {count}\n")), "{metrics}");
 }
 
@@ -291,6 +291,6 @@ async fn the_timestamp_is_the_commits_or_the_columns() {
             (status["totals"]["timestamps_replaced"] == REPLACED.len()).then_some(())
         })
         .await;
-    assert_counts(&router, "timestamps_replaced_total", REPLACED.len());
+    assert_counts(&router, "timestamps_replaced_total", REPLACED.len()).await;
     router.stop().await;
 }

@@ -33,7 +33,7 @@ async fn detected(case: &str, since: Instant, router: &mut Router, mark: usize, 
             (cut_off && status["ready"] == false && status["healthy"] == true).then_some(())
         })
         .await;
-    let (status, body) = router.get("/readyz").unwrap();
+    let (status, body) = router.get_now("/readyz").await;
     assert!(status == 503 && body.contains(peer), "{case}: {status} {body}");
 }
 

@@ -76,7 +76,7 @@ async fn shards_deliver_every_event_once_and_in_order() {
             .collect();
         assert_eq!(each.iter().sum::<u64>(), status["totals"]["events"].as_u64().unwrap());
         assert!(each.iter().all(|events| *events > 0), "one shard has none of twenty aggregates: {each:?}");
-        let (_, metrics) = router.get("/metrics").unwrap();
+        let (_, metrics) = router.get_now("/metrics").await;
         for number in 0..3 {
             let line = format!("outbox_router_state{{shard=\"{number}\",state=\"active\"}} 1");
             assert!(metrics.contains(&line), "{metrics}");
@@ -218,7 +218,7 @@ async fn shards_that_have_caught_up_leave_the_router_ready_while_others_go_on() 
                 .then_some(())
         })
         .await;
-    let (code, text) = router.get("/readyz").unwrap();
+    let (code, text) = router.get_now("/readyz").await;
     assert!(code == 200 && text.contains("/1 ended") && text.contains("/0 waiting: "), "{code} {text}");
     drop(other);
     router.exits(0).await;

@@ -63,9 +63,9 @@ async fn standby_reports_which_session_it_waits_for() {
         .await;
     let pid = outbox.active_pid().await.to_string();
     assert!(reason.as_str().unwrap().contains(&pid), "{reason}");
-    let (status, text) = standby.get("/readyz").unwrap();
+    let (status, text) = standby.get_now("/readyz").await;
     assert!(status == 200 && text.contains("waiting") && text.contains(&outbox.name), "{status} {text}");
-    let (_, metrics) = standby.get("/metrics").unwrap();
+    let (_, metrics) = standby.get_now("/metrics").await;
     assert!(metrics.contains("outbox_router_state{state=\"waiting\"} 1"), "{metrics}");
     assert!(metrics.contains("outbox_router_state{state=\"active\"} 0"), "{metrics}");
     // the standby does not disturb the active router
