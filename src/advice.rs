@@ -54,10 +54,7 @@ impl From<QueryError> for Error {
 fn too_many_connections(what: String) -> Error {
     let remedy = "End sessions that nobody needs, or raise max_connections, max_wal_senders or the role's CONNECTION LIMIT, whichever the \
                   server names";
-    match Error::refused(ErrorCode::PostgresAccess, what, remedy) {
-        Error::Definite(refusal) => Transient::from_refusal(refusal).into(),
-        transient => transient,
-    }
+    Error::refused_for_now(ErrorCode::PostgresAccess, what, remedy)
 }
 
 /// The text of an error of [`pg_logical`], with the router's remedy.

@@ -210,6 +210,14 @@ impl Error {
         Self::definite(code, Exit::Refused, what, remedy)
     }
 
+    /// A definite answer of a server that passes once somebody acts elsewhere, so that a router waits for it.
+    pub fn refused_for_now(code: ErrorCode, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        match Self::refused(code, what, remedy) {
+            Error::Definite(refusal) => Transient::from_refusal(refusal).into(),
+            transient => transient,
+        }
+    }
+
     /// A fault of usage or configuration, known without a server.
     pub fn usage(code: ErrorCode, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
         Self::definite(code, Exit::Usage, what, remedy)

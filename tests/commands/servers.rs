@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use super::check::Found;
-use crate::support::place::{Place, Ran};
+use crate::support::place::{Place, Ran, refused, succeeded};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
 use crate::support::process;
@@ -116,6 +116,12 @@ async fn slot_creation_names_what_it_waits_for_and_can_be_interrupted() {
     // meanwhile a router waits, and nobody takes the slot for a lost one
     let found = Found::at(&place).of("slot");
     assert!(found.starts_with("warning") && found.contains("is still creating the slot"), "{found}");
+    refused(
+        &place.run(&["slot", "bookmark", "one"]),
+        1,
+        &["OBR-1105", "is still creating the slot", "cancel it with `SELECT pg_cancel_backend("],
+    );
+    succeeded(place.run(&["slot", "list"]), &["is still being created"]);
     let mut router = process::start(&mut place.command(&["run"]));
     let said = BufReader::new(router.stderr.take().unwrap()).lines();
     let waits = said.map_while(Result::ok).find(|line| line.contains("is still creating the slot"));

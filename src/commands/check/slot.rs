@@ -4,7 +4,7 @@ use pg_logical::session::Session;
 
 use super::finding::Findings;
 use crate::config::Config;
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Transient};
 use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::slot_headroom::{self, Level};
 use crate::postgres::slot_lock;
@@ -24,11 +24,8 @@ pub(super) async fn check(
     };
     let fine = catalog.slot.as_ref().map(|slot| describe(name, slot, &reader)).unwrap_or_default();
     let checked = catalog.check_prepared(config.source()).and_then(|()| catalog.check_slot(config.source()));
-    if let (Some(slot), Err(Error::Transient(waiting))) = (&catalog.slot, &checked)
-        && slot.is_being_created()
-    {
-        let remedy = "Wait until it is created; a router that is started meanwhile waits too";
-        findings.warning("slot", &waiting.what, remedy);
+    if let Err(Error::Transient(Transient { refusal: Some(waiting), .. })) = &checked {
+        findings.warning("slot", &waiting.what, waiting.remedy.clone());
         return Ok(());
     }
     if checked.is_ok() && pid.is_some() && slot_lock::holder(session, name).await? != pid {

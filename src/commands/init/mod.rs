@@ -309,7 +309,7 @@ impl<'a> Init<'a> {
         let catalog = Catalog::query(&mut self.maker.session, postgres, outbox).await?;
         let mut existing = catalog.slot.as_ref();
         if let Some(found) = existing {
-            slot::usable(&catalog, found, config)?;
+            slot::usable(&catalog, config)?;
             let (session, confirmed) = (&mut self.maker.session, found.confirmed_flush_lsn);
             if backfill::begins_anew(session, &postgres.slot, confirmed, backfill.is_some()).await? {
                 existing = None;

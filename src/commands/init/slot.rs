@@ -51,7 +51,7 @@ pub(super) async fn preconditions(
     for shard in shards {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         match &catalog.slot {
-            Some(slot) => usable(&catalog, slot, shard)?,
+            Some(_) => usable(&catalog, shard)?,
             None => missing += 1,
         }
     }
@@ -101,14 +101,7 @@ fn no_free_slot(used: &str, max: &str, missing: u32) -> Error {
 }
 
 /// Whether an existing slot can be used.
-pub(super) fn usable(catalog: &Catalog, slot: &Slot, config: &Config) -> Result<(), Error> {
-    if let (None, Some(pid), Some(_)) = (slot.confirmed_flush_lsn, slot.active_pid, &slot.plugin) {
-        return Err(Error::refused(
-            ErrorCode::InitIncomplete,
-            format!("server process {pid} is still creating the slot {}", config.postgres.slot),
-            format!("Wait for it, or cancel it with SELECT pg_cancel_backend({pid}), and run init again"),
-        ));
-    }
+pub(super) fn usable(catalog: &Catalog, config: &Config) -> Result<(), Error> {
     match catalog.check_slot(config.source()) {
         Err(Error::Definite(definite)) if definite.code == ErrorCode::SlotOfAnotherDatabase => {
             Err(Error::refused(

@@ -7,7 +7,7 @@ use crate::commands::table::{TableStyle, align_right, bold, trimmed};
 use crate::config::Config;
 use crate::error::{Error, with_config_file};
 use crate::postgres::bookmarks;
-use crate::postgres::catalog::Catalog;
+use crate::postgres::catalog::{Catalog, Slot};
 use crate::quantity::bytes;
 use crate::sink::kafka::checkpoint_topic;
 use crate::terminal;
@@ -16,6 +16,8 @@ use crate::terminal;
 #[derive(Debug, Serialize)]
 struct Listed {
     slot: String,
+    #[serde(skip)]
+    being_created: bool,
     /// Null if there is no such slot.
     confirmed: Option<String>,
     wal_status: Option<String>,
@@ -55,6 +57,7 @@ async fn query(config: &Config) -> Result<Listed, Error> {
     let remembered = checkpoint_topic::look_up(config, confirmed).await;
     Ok(Listed {
         slot: config.postgres.slot.clone(),
+        being_created: slot.is_some_and(Slot::is_being_created),
         confirmed: confirmed.map(|lsn| lsn.to_string()),
         wal_status: slot.and_then(|slot| slot.wal_status.clone()),
         retained_bytes: slot.and_then(|slot| slot.retained_bytes),
@@ -83,6 +86,7 @@ fn render(listed: &Listed, style: &TableStyle) -> String {
     // without a slot both are missing
     match (&listed.confirmed, &listed.wal_status) {
         (None, None) => row("slot", format!("{} does not exist", listed.slot)),
+        _ if listed.being_created => row("slot", format!("{} is still being created", listed.slot)),
         (confirmed, status) => row(
             "slot",
             format!(
@@ -134,6 +138,7 @@ mod tests {
         };
         let mut listed = Listed {
             slot: "outbox_router".into(),
+            being_created: false,
             confirmed: Some("16/B374D848".into()),
             wal_status: Some("reserved".into()),
             retained_bytes: Some(1024),
@@ -146,9 +151,12 @@ mod tests {
         };
         let style = TableStyle { colours: false, width: None };
         let full = render(&listed, &style);
+        listed.being_created = true;
+        let created = render(&listed, &style);
+        listed.being_created = false;
         listed.bookmarks.clear();
         (listed.confirmed, listed.wal_status, listed.remembered) = (None, None, None);
         listed.not_known = Some("no Kafka broker answers".into());
-        insta::assert_snapshot!(format!("{full}---\n{}", render(&listed, &style)));
+        insta::assert_snapshot!(format!("{full}---\n{created}---\n{}", render(&listed, &style)));
     }
 }

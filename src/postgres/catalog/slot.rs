@@ -186,11 +186,12 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), E
         && let Some(pid) = slot.active_pid
     {
         // it waits for the transactions that are open; what is committed meanwhile is not in it
-        return Err(Error::transient(
-            Peer::Postgres,
+        return Err(Error::refused_for_now(
+            ErrorCode::InitIncomplete,
             format!(
                 "server process {pid} is still creating the slot {name}, which waits until all open transactions have ended"
             ),
+            format!("Wait until they have, or cancel it with `SELECT pg_cancel_backend({pid})`"),
         ));
     }
     if slot.is_lost() {
