@@ -35,7 +35,7 @@ with_parts() {
   (
     export HOME=$work OUTBOX_ROUTER_CACHE=$work/cache CARGO_HOME=$work/cargo PATH=$work/bin:$PATH NO_COLOR=1
     unset SOURCE_DATE_EPOCH CARGO_TARGET_DIR
-    for part in messages packages cache build contents; do
+    for part in messages packages cache build contents processes steps; do
       # shellcheck source=/dev/null
       source "$root/scripts/lib/$part.sh"
     done
@@ -181,19 +181,25 @@ an_old_cargo_is_named() {
   expect 'cargo of Debian 13' $'*'"$work/bin/cargo is version 1.85.0 and the project needs "$'1.*\n*installing Rust with rustup*\nexit code 0' "$text"
 }
 
-# SIGTERM instead of Ctrl-C, which a shell in the background ignores. Both have the same trap.
-interrupted_tests_stop_their_servers() {
+# SIGTERM instead of Ctrl-C, which a shell in the background ignores. Both have the same trap. The step's program is in a session of
+# its own, as cargo-nextest is.
+# shellcheck disable=SC2016 # the variables are those of with_parts
+interrupted_tests_stop_what_they_started() {
   local tree=$work/interrupted text traps
   mkdir -p "$tree/scripts" "$tree/.services/test-1-2"
   printf '#!/bin/bash\necho "services $*"\n' >"$tree/scripts/services"
   chmod +x "$tree/scripts/services"
   traps=$(sed -n "/^end_servers_of_tests() {$/,/^trap 'exit 143' TERM$/p" "$root/scripts/test")
-  text=$(with_parts eval "root=$tree; instance=test-1-2; $traps"$'\nkill -TERM $BASHPID; sleep 60')
-  expect 'interrupted tests' $'*interrupted: stopping what was started\nservices down --instance test-1-2\nexit code 143' "$text"
+  text=$(with_parts eval "root=$tree; results=$work/results; instance=test-1-2; $traps"'
+    script=$BASHPID
+    step_long() { setsid --wait sh -c '\''echo $$ >"$0/pid"; kill -TERM "$1"; sleep 20; echo the end'\'' "$root" "$script"; }
+    run_step long')
+  expect 'interrupted tests' $'long\ninterrupted: stopping what was started\n?(Terminated\n)services down --instance test-1-2\nexit code 143' "$text"
+  expect 'the program of an interrupted step' gone "$(kill -0 "$(<"$tree/pid")" 2>/dev/null || echo gone)"
 }
 
 for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet \
-  an_old_cargo_is_named interrupted_tests_stop_their_servers; do
+  an_old_cargo_is_named interrupted_tests_stop_what_they_started; do
   "$test"
 done
 ((failures == 0))

@@ -15,7 +15,9 @@ run_tests() {
   mkdir -p "$reports"
   rm -f "$root"/target/nextest/*/junit.xml "$reports/$name.xml"
   # the backtrace of an async test is long and shows only the test's name, which its message does too
-  RUST_BACKTRACE=0 "$nextest" nextest run --locked "${targets[@]}" "$@" || code=$?
+  # In its own session, so that a closed terminal or Ctrl-C does not reach the tests, whose routers would stay. A step of scripts/test
+  # ignores SIGINT, and the tests must not.
+  RUST_BACKTRACE=0 setsid --wait env --default-signal=INT "$nextest" nextest run --locked "${targets[@]}" "$@" || code=$?
   ((code != 4)) || die "no test has such a name"
   mv "$root"/target/nextest/*/junit.xml "$reports/$name.xml" || warn "cargo-nextest has left no report"
   return "$code"

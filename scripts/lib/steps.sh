@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The steps of scripts/test: functions named step_NAME. Needs messages.sh and $root.
+# The steps of scripts/test: functions named step_NAME. Needs messages.sh, processes.sh and $root.
 
 # shellcheck disable=SC2154 # the script that uses this sets it
 results=$root/target/test-steps
@@ -8,18 +8,26 @@ results=$root/target/test-steps
 # condition, so a step would continue after a command of its own that fails.
 failed=0
 
-# run_step NAME: runs a step, and records its result and time.
+# The process of the step that runs.
+step=''
+
+# run_step NAME: runs a step, and records its result and time. In the background, so that the script handles a signal immediately.
 run_step() {
   local name=$1 started=$SECONDS code=0
   say "${bold}$name${plain}"
   set +e
   (
+    # a signal to the whole process group must not separate the script from the step's processes, which end_step ends
+    trap 'exit 143' HUP TERM
     # a server that outlives the script must not hold its lock
     exec 6<&-
     set -e
     "step_${name//-/_}"
-  )
+  ) &
+  step=$!
+  wait "$step"
   code=$?
+  step=''
   set -e
   case $code in
     0) hint "$name: $(duration $((SECONDS - started)))" ;;
@@ -30,6 +38,15 @@ run_step() {
       ;;
   esac
   printf '%s\t%s\t%s\n' "$name" "$code" "$((SECONDS - started))" >>"$results"
+}
+
+# end_step: ends the step that runs, with all its processes.
+end_step() {
+  local all=("$step") i pid
+  [[ -n $step ]] || return 0
+  for ((i = 0; i < ${#all[@]}; i++)); do mapfile -t -O "${#all[@]}" all < <(children_of "${all[i]}"); done
+  kill -TERM "${all[@]}" 2>/dev/null
+  for pid in "${all[@]}"; do wait_for_end "$pid" 30 || kill -KILL "$pid"; done
 }
 
 # run_steps NAME...: stops at the first step that fails.
