@@ -181,6 +181,25 @@ an_old_cargo_is_named() {
   expect 'cargo of Debian 13' $'*'"$work/bin/cargo is version 1.85.0 and the project needs "$'1.*\n*installing Rust with rustup*\nexit code 0' "$text"
 }
 
+# rustup's cargo fails if rustup may not install the toolchain that is asked for.
+a_cargo_without_toolchain_is_named() {
+  local text
+  rm -rf "$work/cargo"
+  stand_in rustup <<<''
+  stand_in cargo <<<'echo "error: toolchain is not installed" >&2; exit 1'
+  text=$(PATH=$few with_parts need_rust)
+  rm "$work/bin/"{cargo,rustup}
+  expect 'cargo without a toolchain' $'error: rustup has no toolchain for cargo: run \'rustup default stable\', *\nexit code 1' "$text"
+}
+
+a_full_disk_is_named() {
+  local text
+  stand_in df <<<'printf "Avail\n  12\n"'
+  text=$(with_parts cached something false)
+  expect 'a full disk' "error: the disk of $work/cache has only 12 MB left: free some, at least 500 MB are needed"$'\nexit code 1' "$text"
+  rm "$work/bin/df"
+}
+
 # SIGTERM instead of Ctrl-C, which a shell in the background ignores. Both have the same trap. The step's program is in a session of
 # its own, as cargo-nextest is.
 # shellcheck disable=SC2016 # the variables are those of with_parts
@@ -199,7 +218,7 @@ interrupted_tests_stop_what_they_started() {
 }
 
 for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet \
-  an_old_cargo_is_named interrupted_tests_stop_what_they_started; do
+  an_old_cargo_is_named a_cargo_without_toolchain_is_named a_full_disk_is_named interrupted_tests_stop_what_they_started; do
   "$test"
 done
 ((failures == 0))

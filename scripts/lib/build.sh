@@ -18,7 +18,7 @@ need_build() {
 
 # rust_version: the version of the cargo on PATH, such as 1.95.0.
 rust_version() {
-  cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/'
+  cargo --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/'
 }
 
 # rust_is_new_enough: whether there is a cargo on PATH that builds the project.

@@ -1,7 +1,17 @@
 # shellcheck shell=bash
-# Downloads, stored outside the checkout and fetched once, even if several scripts need them at the same time.
+# Downloads, stored outside the checkout and fetched once, even if several scripts need them at the same time. Needs messages.sh.
 
 cache=${OUTBOX_ROUTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outbox-router}
+
+# need_room MEGABYTES FOLDER...: ends the script if the disk of one of these folders has less room.
+need_room() {
+  local folder free
+  for folder in "${@:2}"; do
+    mkdir -p "$folder"
+    free=$(df --output=avail --block-size=1M "$folder" | tail -n 1)
+    ((free >= $1)) || die "the disk of $folder has only $((free)) MB left: free some, at least $1 MB are needed"
+  done
+}
 
 # cached NAME COMMAND ARG...: creates $cache/NAME by running COMMAND ARG... FOLDER with an empty folder, unless it exists.
 # The folder gets its name only when the command has succeeded, so a partial download is never used.
@@ -9,7 +19,7 @@ cached() {
   local name=$1 folder="$cache/$1" part
   shift
   [[ ! -d $folder ]] || return 0
-  mkdir -p "$cache"
+  need_room 500 "$cache"
   (
     exec 8>"$cache/$name.lock"
     if ! flock --nonblock 8; then

@@ -112,14 +112,16 @@ need_postgres_packages() {
 # $cargo_added is then the folder that was put on PATH.
 cargo_added=''
 need_rust() {
-  local installed_here="${CARGO_HOME:-$HOME/.cargo}/bin"
+  local installed_here="${CARGO_HOME:-$HOME/.cargo}/bin" version
   ! rust_is_new_enough || return 0
   if PATH="$installed_here:$PATH" rust_is_new_enough; then
     add_cargo "$installed_here"
     return
   fi
   if command -v rustup >/dev/null || [[ -x $installed_here/rustup ]]; then
-    die "cargo is version $(PATH="$PATH:$installed_here" rust_version) and the project needs $oldest_rust or later: run 'rustup update'"
+    version=$(PATH="$PATH:$installed_here" rust_version) || true
+    [[ -n $version ]] || die "rustup has no toolchain for cargo: run 'rustup default stable', and unset RUSTUP_TOOLCHAIN if it is set"
+    die "cargo is version $version and the project needs $oldest_rust or later: run 'rustup update'"
   fi
   ! command -v cargo >/dev/null || say "$(command -v cargo) is version $(rust_version) and the project needs $oldest_rust or later"
   command -v curl >/dev/null || need_packages curl ca-certificates
