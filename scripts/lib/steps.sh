@@ -19,8 +19,8 @@ run_step() {
   (
     # a signal to the whole process group must not separate the script from the step's processes, which end_step ends
     trap 'exit 143' HUP TERM
-    # a server that outlives the script must not hold its lock
-    exec 6<&-
+    # a server that outlives the script must not hold its locks
+    exec 5<&- 6<&-
     set -e
     "step_${name//-/_}"
   ) &
