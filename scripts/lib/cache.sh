@@ -3,11 +3,13 @@
 
 cache=${OUTBOX_ROUTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outbox-router}
 
-# need_room MEGABYTES FOLDER...: ends the script if the disk of one of these folders has less room.
+# need_room MEGABYTES FOLDER...: creates these folders. Ends the script if one cannot be written to or its disk has less room.
 need_room() {
   local folder free
   for folder in "${@:2}"; do
-    mkdir -p "$folder"
+    if ! mkdir -p "$folder" 2>/dev/null || [[ ! -w $folder ]]; then
+      die "$(id -un) cannot write to $folder: change its owner, or choose another folder"
+    fi
     free=$(df --output=avail --block-size=1M "$folder" | tail -n 1)
     ((free >= $1)) || die "the disk of $folder has only $((free)) MB left: free some, at least $1 MB are needed"
   done
