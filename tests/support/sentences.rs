@@ -1,5 +1,7 @@
 //! Error messages with which routers end, for snapshots.
 
+use std::path::Path;
+
 use super::outbox::Outbox;
 use super::router::Ended;
 
@@ -43,7 +45,7 @@ pub(crate) fn masked(text: &str, known: &[(&str, &str)]) -> String {
     for part in text.split_inclusive(|c| !word(c)) {
         let bare = part.trim_end_matches(|c| !word(c)).trim_end_matches('.');
         let mask = match bare {
-            _ if bare.starts_with("/tmp/") => {
+            _ if Path::new(bare).starts_with(std::env::temp_dir()) => {
                 shown.push_str(&part.replace(bare, bare.rsplit('/').next().unwrap_or_default()));
                 continue;
             }
