@@ -54,6 +54,9 @@ outcomes() {
     /<\/testcase>/ { print outcome "\t" seconds "\t" test "\t" why }' "$@"
 }
 
+# skipped REPORT...: prints why tests were skipped, and how many for each reason. Such a test counts as passed.
+skipped() { { grep -hE '^skipped: ' "$@" || true; } | sort | uniq -c; }
+
 # quarantined: prints the tests that are quarantined, with their reasons.
 quarantined() {
   { grep -rhE --include='*.rs' --after-context 8 '#\[ignore = "quarantined' tests crates src examples || true; } | awk '
@@ -72,6 +75,8 @@ sum_up_tests() {
     say $'quarantined (they run with --full):\n'"$line"
     (($(wc -l <<<"$line") <= 10)) || die "more than ten tests are quarantined: mend one before the next"
   fi
+  line=$(skipped "$reports"/*.xml)
+  [[ -z $line ]] || warn $'not everything could be tested on this machine:\n'"$line"
   say "the slowest tests:"
   sort -t $'\t' -k 2,2nr <<<"$all" | sed -n '1,10p' | awk -F '\t' '{ printf "%7.1f s  %s\n", $2, $3 }' >&2
   flaky=$(awk -F '\t' '$1 == "flaky" { print $3 " (" $4 ")" }' <<<"$all")
