@@ -25,6 +25,7 @@ run_step() {
     "step_${name//-/_}"
   ) &
   step=$!
+  remember_process "$step" "$results.running"
   wait "$step"
   code=$?
   step=''
@@ -45,8 +46,15 @@ end_step() {
   local all=("$step") i pid
   [[ -n $step ]] || return 0
   for ((i = 0; i < ${#all[@]}; i++)); do mapfile -t -O "${#all[@]}" all < <(children_of "${all[i]}"); done
-  kill -TERM "${all[@]}" 2>/dev/null
-  for pid in "${all[@]}"; do wait_for_end "$pid" 30 || kill -KILL "$pid"; done
+  kill -TERM "${all[@]}" 2>/dev/null || true
+  for pid in "${all[@]}"; do wait_for_end "$pid" 30 || kill -KILL "$pid" 2>/dev/null || true; done
+}
+
+# end_former_step: ends the step of a run that was killed with SIGKILL.
+end_former_step() {
+  step=$(remembered_process "$results.running") || return 0
+  end_step
+  step=''
 }
 
 # run_steps NAME...: stops at the first step that fails.
