@@ -192,6 +192,13 @@ a_cargo_without_toolchain_is_named() {
   expect 'cargo without a toolchain' $'error: rustup has no toolchain for cargo: run \'rustup default stable\', *\nexit code 1' "$text"
 }
 
+programs_of_another_checkout_are_built_again() {
+  local text crate=$work/cache/target/debug/.fingerprint/outbox-router-1234
+  mkdir -p "$crate"
+  text=$(with_parts eval "claim_target; mkdir $crate && claim_target && [[ -d $crate ]] && root=$work && claim_target && [[ ! -d $crate ]]")
+  expect 'the target folder of several checkouts' 'exit code 0' "$text"
+}
+
 a_full_disk_is_named() {
   local text
   stand_in df <<<'printf "Avail\n  12\n"'
@@ -218,7 +225,7 @@ interrupted_tests_stop_what_they_started() {
 }
 
 for test in help_needs_no_program unknown_options_are_named time_of_files progress consume environment demo_names_what_stays maven_says_why rustup_is_quiet \
-  an_old_cargo_is_named a_cargo_without_toolchain_is_named a_full_disk_is_named interrupted_tests_stop_what_they_started; do
+  an_old_cargo_is_named a_cargo_without_toolchain_is_named programs_of_another_checkout_are_built_again a_full_disk_is_named interrupted_tests_stop_what_they_started; do
   "$test"
 done
 ((failures == 0))

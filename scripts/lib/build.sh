@@ -14,6 +14,20 @@ need_build() {
   # cargo needs the system's certificates for its downloads.
   need_packages ca-certificates
   need_rust
+  claim_target
+}
+
+# claim_target: lets cargo build this checkout's crates again if another checkout has built in the target folder since. For cargo they
+# are the same crates, and it looks only at the times of the files, so it could take the other's programs for ours.
+claim_target() {
+  local last='' crate
+  { read -r last <"$CARGO_TARGET_DIR/checkout"; } 2>/dev/null || true
+  [[ $last != "$root" ]] || return 0
+  for crate in outbox-router "$root"/crates/*/; do
+    rm -rf "$CARGO_TARGET_DIR"/*/.fingerprint/"$(basename "$crate")"-*
+  done
+  mkdir -p "$CARGO_TARGET_DIR"
+  printf '%s\n' "$root" >"$CARGO_TARGET_DIR/checkout"
 }
 
 # rust_version: the version of the cargo on PATH, such as 1.95.0.

@@ -61,7 +61,9 @@ step_oldest_rust() {
     warn "Rust $oldest_rust cannot be installed: whether it builds the project is not checked"
     return 0
   fi
-  CARGO_TARGET_DIR=$cache/target-$oldest_rust with_progress rustup run "$oldest_rust" cargo check --locked --workspace --all-targets
+  local -x CARGO_TARGET_DIR=$cache/target-$oldest_rust
+  claim_target
+  with_progress rustup run "$oldest_rust" cargo check --locked --workspace --all-targets
 }
 
 step_rustdoc() {
