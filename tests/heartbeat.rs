@@ -132,7 +132,7 @@ async fn heartbeat_without_privilege_is_logged_once_and_init_grants_it() {
 
     // another router's heartbeat is ignored; one with this router's name counts, whoever wrote it
     place.psql(&written_for("another.router"));
-    let before = place.psql("SELECT pg_current_wal_insert_lsn()");
+    let before = place.psql("SELECT pg_current_wal_flush_lsn()");
     router
         .shows("the stream is past it", |status| {
             let received: pg_logical::Lsn = status["positions"]["received"].as_str()?.parse().ok()?;

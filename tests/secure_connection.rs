@@ -75,7 +75,7 @@ impl Setup {
 
     /// Waits until everything is confirmed.
     async fn all_confirmed(&self) {
-        let end = self.place.psql("SELECT pg_current_wal_insert_lsn()");
+        let end = self.place.psql("SELECT pg_current_wal_flush_lsn()");
         let sql = format!(
             "SELECT confirmed_flush_lsn >= '{}' FROM pg_replication_slots WHERE slot_name = '{}'",
             end.trim(),

@@ -194,9 +194,10 @@ impl Outbox {
         eventually(&what, async || self.slot().await).await.confirmed
     }
 
-    /// The present end of the WAL. Everything committed so far is before it.
+    /// The present end of the WAL on disk. Everything committed so far is before it. What other sessions have written and not flushed
+    /// is not: it may stay so for long.
     pub(crate) async fn lsn(&self) -> Lsn {
-        let rows = self.query("SELECT pg_current_wal_insert_lsn()::text").await;
+        let rows = self.query("SELECT pg_current_wal_flush_lsn()::text").await;
         rows[0].get::<_, &str>(0).parse().unwrap()
     }
 
