@@ -69,6 +69,8 @@ step_oldest_rust() {
 step_rustdoc() {
   with_progress env RUSTDOCFLAGS="$(deny_warnings)" cargo doc --locked --no-deps --workspace \
     --features outbox-consumer/kafka,outbox-consumer/tower
+  # cargo-nextest does not run them
+  with_progress cargo test --locked --doc --workspace --features outbox-consumer/kafka,outbox-consumer/tower
 }
 
 step_site() { "$root/scripts/docs"; }

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # Runs the tests with cargo-nextest, as .config/nextest.toml says, and sums up their reports. Needs messages.sh, prebuilt.sh and $root.
 
-# All that have tests of their own; cargo-nextest builds these alone.
+# All that have tests.
 # shellcheck disable=SC2034 # scripts/test uses it
-targets=(--workspace --lib --bins --examples --test imports --test docs --test main --test server --test sql --test http --test kafka --test topic)
+targets=(--workspace --tests --examples)
 
 # shellcheck disable=SC2154 # the script that uses this sets it
 reports=$root/target/junit flaky_log=$root/target/flaky.txt

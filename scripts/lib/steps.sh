@@ -69,7 +69,7 @@ run_steps() {
 }
 
 # run_all_steps FROM NAME...: continues after a failure. Starts at the step FROM, with the results that an earlier run recorded for
-# the steps before it; those that failed then count. Prints a table.
+# the steps before it; those that failed then, or were never run, count. Prints a table.
 run_all_steps() {
   local from=$1 name code seconds earlier=''
   shift
@@ -88,7 +88,10 @@ run_all_steps() {
   while IFS=$'\t' read -r name code seconds; do
     case $code in
       0) printf '%-20s %-8s %s\n' "$name" ok "$(duration "$seconds")" ;;
-      -) printf '%-20s %-8s\n' "$name" 'not run' ;;
+      -)
+        printf '%-20s %-8s\n' "$name" 'not run'
+        failed=$((failed + 1))
+        ;;
       *)
         printf '%-20s %-8s %s\n' "$name" FAILED "$(duration "$seconds")"
         failed=$((failed + 1))
