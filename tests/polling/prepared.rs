@@ -203,21 +203,27 @@ async fn rows_that_wait_when_the_columns_are_added_are_sent_before_newer_ones() 
     same(&outbox, &kafka.records(&outbox.name).await, Repeats::Never).await;
 }
 
+/// An outbox with nine events, whose applications may leave a position empty.
+async fn without_required_positions(kafka: &Kafka) -> (Outbox, Settings) {
+    let (outbox, settings) = polled(kafka).await;
+    outbox.execute("ALTER TABLE outbox ALTER position DROP NOT NULL").await;
+    outbox.insert_numbers("order", "a", 1..10).await;
+    (outbox, settings)
+}
+
+/// A row without a position, and a later one of its aggregate, in one transaction.
+const UNPLACED_AND_LATER: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload, position) \
+     VALUES ('order', 'a', '{\"n\": 10}', NULL); \
+     INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 11}')";
+
 /// No claim would find such a row, and later ones of its aggregate would overtake it.
 #[tokio::test]
 async fn a_row_without_a_position_keeps_the_router_waiting_until_it_has_one() {
     let kafka = Kafka::shared();
-    let (outbox, settings) = polled(&kafka).await;
-    outbox.execute("ALTER TABLE outbox ALTER position DROP NOT NULL").await;
-    outbox.insert_numbers("order", "a", 1..10).await;
+    let (outbox, settings) = without_required_positions(&kafka).await;
     let mut router = Router::active(&settings).await;
     outbox.all_published().await;
-    outbox
-        .execute(
-            "INSERT INTO outbox (aggregate_type, aggregate_id, payload, position) VALUES ('order', 'a', '{\"n\": 10}', NULL); \
-             INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 11}')",
-        )
-        .await;
+    outbox.execute(UNPLACED_AND_LATER).await;
     router.logs("rows of public.outbox wait to be sent and have no position").await;
     let found = settings.run_async(&["check"]).await;
     assert!(found.code == 1 && found.out.contains("OBR-1107"), "{}", found.out);
@@ -233,9 +239,7 @@ async fn a_row_without_a_position_keeps_the_router_waiting_until_it_has_one() {
 #[tokio::test]
 async fn a_row_without_a_position_is_noticed_during_a_claim() {
     let kafka = Kafka::shared();
-    let (outbox, settings) = polled(&kafka).await;
-    outbox.execute("ALTER TABLE outbox ALTER position DROP NOT NULL").await;
-    outbox.insert_numbers("order", "a", 1..10).await;
+    let (outbox, settings) = without_required_positions(&kafka).await;
     let mut router = Router::active(&settings).await;
     outbox.all_published().await;
     let lock = TableLock::take(&outbox, "outbox_router.poll_claims").await;
@@ -245,12 +249,7 @@ async fn a_row_without_a_position_is_noticed_during_a_claim() {
         (outbox.text(waiting).await != "0").then_some(())
     })
     .await;
-    outbox
-        .execute(
-            "INSERT INTO outbox (aggregate_type, aggregate_id, payload, position) VALUES ('order', 'a', '{\"n\": 10}', NULL); \
-             INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{\"n\": 11}')",
-        )
-        .await;
+    outbox.execute(UNPLACED_AND_LATER).await;
     lock.release().await;
     router.logs("rows of public.outbox wait to be sent and have no position").await;
     router.stop().await;
