@@ -14,9 +14,9 @@ run_tests() {
   shift
   mkdir -p "$reports"
   rm -f "$root"/target/nextest/*/junit.xml "$reports/$name.xml"
-  # the backtrace of an async test is long and shows only the test's name, which its message does too
-  # In its own session, so that a closed terminal or Ctrl-C does not reach the tests, whose routers would stay. A step of scripts/test
-  # ignores SIGINT, and the tests must not.
+  # The backtrace of an async test is long and shows only the test's name, which its message does too.
+  # A session of its own keeps Ctrl-C and a closed terminal from the tests: killed that way, they would leave routers behind.
+  # Steps ignore SIGINT, which the tests would inherit.
   RUST_BACKTRACE=0 setsid --wait env --default-signal=INT "$nextest" nextest run --locked "${targets[@]}" "$@" || code=$?
   ((code != 4)) || die "no test has such a name"
   mv "$root"/target/nextest/*/junit.xml "$reports/$name.xml" || warn "cargo-nextest has left no report"

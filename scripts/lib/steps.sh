@@ -17,7 +17,8 @@ run_step() {
   say "${bold}$name${plain}"
   set +e
   (
-    # a signal to the whole process group must not separate the script from the step's processes, which end_step ends
+    # With a trap, bash ends only after its present command. So after a signal to the whole process group the step is still the parent
+    # of its processes, and end_step finds them.
     trap 'exit 143' HUP TERM
     # a server that outlives the script must not hold its locks
     exec 5<&- 6<&-
