@@ -6,11 +6,12 @@ use serde_json::Value;
 use crate::invariants::feedback_never_starves::PG_HBA;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
-use crate::support::outbox::Outbox;
+use crate::support::outbox::{self, Outbox};
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::router::Router;
 use crate::support::settings::{MODES, Settings};
+use crate::support::shared;
 use crate::support::table_lock::TableLock;
 
 const TABLE: &str = "public.outbox";
@@ -19,11 +20,8 @@ fn settings(outbox: &Outbox, kafka: &Kafka, mode: &str) -> Settings {
     Settings::new(outbox, kafka).set("delivery.mode", mode).set("outbox.message_prefix", "outbox")
 }
 
-/// A table whose lock blocks the queries of the catalogue watch.
-async fn watched_table(outbox: &Outbox) -> &'static str {
-    // before Postgres 16 these queries take no lock on the outbox itself
-    if outbox.server_version().await < 160_000 { "pg_catalog.pg_publication" } else { TABLE }
-}
+/// A table whose lock blocks the queries of the catalogue watch. That of an outbox does not.
+const WATCHED: &str = "pg_catalog.pg_publication";
 
 /// Once autovacuum has written to some catalogues, the next session of that database reads them all when it starts, and blocks on
 /// one that is locked. Without autovacuum this does not happen.
@@ -66,7 +64,7 @@ async fn outbox_locked_under_a_running_router_is_reported_with_the_locking_sessi
         let mut router = Router::active(&settings).await;
         outbox.insert_numbers("order", "a", 1..2).await;
         outbox.all_confirmed().await;
-        let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
+        let lock = TableLock::take(&outbox, WATCHED).await;
         // events are delivered, but the slot does not advance
         emit(&outbox, 2).await;
         let end = outbox.lsn().await;
@@ -104,7 +102,7 @@ async fn outbox_locked_while_nothing_is_to_be_confirmed_leaves_the_router_ready(
     let mut router = Router::active(&settings(&outbox, &kafka, "at-least-once")).await;
     outbox.insert_numbers("order", "a", 1..2).await;
     outbox.all_confirmed().await;
-    let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
+    let lock = TableLock::take(&outbox, WATCHED).await;
     lock.is_logged_by(&mut router).await;
     for _ in 0..4 {
         watch_is_blocked(&outbox, 1).await;
@@ -138,7 +136,7 @@ async fn outbox_locked_while_the_broker_is_frozen_does_not_end_the_session() {
              SELECT 'order', 'a', jsonb_build_object('n', n) FROM generate_series(11, 500) n",
         )
         .await;
-    let lock = TableLock::take(&outbox, watched_table(&outbox).await).await;
+    let lock = TableLock::take(&outbox, WATCHED).await;
     lock.is_logged_by(&mut router).await;
     watch_is_blocked(&outbox, 5).await;
     assert_eq!(outbox.slot().await.unwrap().active_pid, Some(walsender), "{}", router.log());
@@ -173,8 +171,7 @@ async fn outbox_locked_at_the_start_is_waited_for_and_the_locking_session_is_nam
     let server = server_without_autovacuum().await;
     for mode in MODES {
         let outbox = Outbox::on(&server.url()).await;
-        let table = watched_table(&outbox).await;
-        locked_at_the_start(mode, outbox, table).await;
+        locked_at_the_start(mode, outbox, WATCHED).await;
     }
 }
 
@@ -204,6 +201,41 @@ async fn outbox_locked_slots_table_does_not_stop_at_least_once() {
     assert!(line.contains("the router goes on without it"), "{line}");
     lock.release().await;
     router.stop().await;
+}
+
+/// The outbox, or a table that is only in the same publication, is locked from before the start on. Rows written before arrive, and
+/// the position moves.
+#[tokio::test]
+async fn outbox_locked_or_a_table_beside_it_delays_nothing() {
+    for published in ["TABLE outbox, other", "ALL TABLES", "TABLES IN SCHEMA public"] {
+        let (outbox, kafka) =
+            (Outbox::bare(shared::postgres_with_long_transactions()).await, Kafka::shared());
+        if published.contains("SCHEMA") && outbox.server_version().await < 150_000 {
+            continue;
+        }
+        let options = "WITH (publish = 'insert', publish_via_partition_root = true)";
+        let tables = format!("{}; CREATE TABLE other (id int)", outbox::TABLE);
+        outbox
+            .execute(&format!("{tables}; CREATE PUBLICATION outbox_router FOR {published} {options}"))
+            .await;
+        outbox.create_slot("pgoutput").await;
+        for (table, n) in [("public.other", 1), ("public.outbox", 2)] {
+            outbox.insert_numbers("order", "a", n..n + 1).await;
+            let written = outbox.lsn().await;
+            let lock = TableLock::take(&outbox, table).await;
+            let router = Router::active(&settings(&outbox, &kafka, "at-least-once")).await;
+            eventually("the position is past the row", async || {
+                (outbox.confirmed().await >= written).then_some(())
+            })
+            .await;
+            outbox.watched().await;
+            let (ready, text) = router.get_now("/readyz").await;
+            assert_eq!(ready, 200, "{published} {table}: {text}");
+            lock.release().await;
+            router.stop().await;
+        }
+        kafka.holds(&outbox.name, 2).await;
+    }
 }
 
 /// `pg_replication_slots` can be read whatever lock the outbox has.

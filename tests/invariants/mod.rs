@@ -8,6 +8,7 @@ mod no_guessing;
 pub(crate) mod order_per_aggregate;
 mod partition_triggers;
 mod payload_bytes_pass_through;
+mod published_tables;
 pub(crate) mod recovery_sql;
 mod secrets_and_payloads_stay_out;
 mod temporarily_unpublished;

@@ -22,7 +22,7 @@ pub use recovery_sql::send_from_table;
 pub use recovery_steps::{log_table, unlogged};
 pub use shards::{ROW_FILTERS, check_shards, no_row_filters, slots_of_other_shards};
 pub use slot::{FLUSH_LSN, Slot, holder};
-pub use table::{Named, PARTITION_TRIGGERS, Table, partition_triggers_fire};
+pub use table::{Named, PARTITION_TRIGGERS, Table, is_published, partition_triggers_fire};
 pub use unnamed_outboxes::unnamed_outboxes;
 
 use pg_logical::quoting::literal;

@@ -62,16 +62,13 @@ pub(super) fn columns(version: u32) -> String {
          AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass \
          AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace) \
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid))";
-    let (schemas, since, filter) = if version >= 150_000 {
-        (
-            schemas,
-            since,
-            "(SELECT t.rowfilter FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-             AND t.schemaname = n.nspname AND t.tablename = c.relname)",
-        )
-    } else {
-        ("NULL", "NULL", "NULL")
-    };
+    // what is published as part of a schema or of all tables has no filter
+    let filter = "(SELECT pg_catalog.pg_get_expr(x.prqual, x.prrelid) FROM pg_catalog.pg_publication_rel x \
+         WHERE x.prpubid = p.oid AND x.prrelid = c.oid AND NOT p.puballtables AND NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_publication_namespace y WHERE y.pnpubid = p.oid AND y.pnnspid = c.relnamespace))";
+    let (schemas, since, filter) =
+        if version >= 150_000 { (schemas, since, filter) } else { ("NULL", "NULL", "NULL") };
+    let published = is_published(version);
     let partitions_watched = partition_triggers_fire();
     let traces = format!(
         "{since}, CASE c.relkind WHEN 'r' THEN c.relfilenode END, \
@@ -83,8 +80,37 @@ pub(super) fn columns(version: u32) -> String {
          coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
          || '; ' || coalesce({schemas}, ''), \
-         EXISTS (SELECT FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname \
-         AND t.schemaname = n.nspname AND t.tablename = c.relname), {filter}, {traces}"
+         {published}, {filter}, {traces}"
+    )
+}
+
+/// An SQL expression: does the publication `p`, a row of `pg_publication`, publish the rows of `c`, a row of `pg_class`, under the name
+/// of `c`? It opens no relation, unlike `pg_publication_tables`, which waits for locks of all tables of a schema or database from
+/// Postgres 16 on.
+pub fn is_published(version: u32) -> String {
+    let names = |relation: &str| {
+        format!(
+            "EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = {relation})"
+        )
+    };
+    let has_schema = |relation: &str| {
+        format!(
+            " OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace x JOIN pg_catalog.pg_class y ON y.relnamespace = x.pnnspid \
+             WHERE x.pnpubid = p.oid AND y.oid = {relation})"
+        )
+    };
+    let is_member = |relation: &str| {
+        let schemas = if version >= 150_000 { has_schema(relation) } else { String::new() };
+        format!("({}{schemas})", names(relation))
+    };
+    let (itself, above) = (is_member("c.oid"), is_member("a.relid"));
+    // a partition is published as the highest of its ancestors in the publication, or each leaf as itself
+    format!(
+        "(c.relpersistence = 'p' AND c.relkind IN ('r', 'p') AND CASE \
+         WHEN p.puballtables THEN CASE WHEN p.pubviaroot THEN NOT c.relispartition ELSE c.relkind = 'r' END \
+         WHEN p.pubviaroot THEN {itself} AND NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid AND {above}) \
+         ELSE c.relkind = 'r' AND ({itself} OR EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE {above})) END)"
     )
 }
 

@@ -4,6 +4,7 @@ use pg_logical::QueryError;
 use pg_logical::quoting::{self, literal};
 use pg_logical::session::Session;
 
+use super::table::is_published;
 use crate::config::{OutboxSource, TableName};
 use crate::outbox::FIELDS;
 
@@ -18,7 +19,9 @@ pub async fn unnamed_outboxes(
     session: &mut Session,
     source: OutboxSource<'_>,
 ) -> Result<Option<(String, String)>, QueryError> {
-    let rows = session.query(&query(source)).await?;
+    let version = session.query_one("SHOW server_version_num").await?;
+    let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let rows = session.query(&query(source, version)).await?;
     let table = |row: &pg_logical::session::Row| {
         Some(TableName { schema: row.get(0)?.into(), name: row.get(1)?.into() })
     };
@@ -44,7 +47,7 @@ fn in_words(publication: &str, tables: &[TableName]) -> Option<(String, String)>
 
 /// Published tables with the columns that every outbox needs. A partition belongs to its table, and the router's own schema has
 /// tables with such columns too.
-fn query(source: OutboxSource<'_>) -> String {
+fn query(source: OutboxSource<'_>, version: u32) -> String {
     let columns = &source.outbox.columns;
     let mut needed: Vec<&str> = FIELDS
         .into_iter()
@@ -56,11 +59,11 @@ fn query(source: OutboxSource<'_>) -> String {
     let named = source.outbox.tables.iter().map(|table| {
         format!("(o.nspname, r.relname) = ({}, {}) OR ", literal(&table.schema), literal(&table.name))
     });
+    let published = is_published(version);
     format!(
-        "SELECT t.schemaname, t.tablename FROM pg_catalog.pg_publication_tables t \
-         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname \
-         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
-         WHERE t.pubname = {} AND n.nspname <> 'outbox_router' \
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_publication p CROSS JOIN pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE p.pubname = {} AND n.nspname NOT IN ('outbox_router', 'pg_catalog', 'information_schema') AND {published} \
          AND {} = (SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
          AND NOT a.attisdropped AND a.attname IN ({})) \
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_namespace o ON o.oid = r.relnamespace \
