@@ -3,7 +3,7 @@
 use crate::commands::check::Found;
 use crate::support::kafka::{Kafka, Record};
 use crate::support::outbox::Outbox;
-use crate::support::place::{Place, psql};
+use crate::support::place::{Place, psql, succeeded};
 use crate::support::router::Router;
 use crate::support::settings::Settings;
 
@@ -74,6 +74,52 @@ async fn messages_and_rows_are_sent_in_commit_order() {
     first.dedup();
     assert_eq!(replayed.iter().map(identity).collect::<Vec<_>>(), first);
     outbox.execute(&format!("SELECT pg_drop_replication_slot('{earlier_slot}')")).await;
+}
+
+/// Rows, messages, keys and headers, sent or parked, whatever the database's encoding is. The last text is also valid as two letters of
+/// another encoding.
+#[tokio::test]
+async fn events_are_utf8_in_a_database_of_any_encoding() {
+    for (encoding, text) in [
+        ("LATIN1", "Zo\u{eb} \u{c3}\u{a9}"),
+        ("WIN1251", "\u{436}\u{44f}"),
+        ("EUC_JP", "\u{65e5}\u{672c}"),
+        ("SQL_ASCII", "\u{eb}\u{436}\u{65e5}"),
+    ] {
+        let (outbox, kafka) = (Outbox::with_encoding(encoding).await, Kafka::shared());
+        let settings = Settings::new(&outbox, &kafka)
+            .set("outbox.message_prefix", "outbox")
+            .set("dead_letters.policy", "park")
+            .set("topics.allow", vec![outbox.topic("order"), outbox.topic("later")]);
+        succeeded(settings.run_async(&["init"]).await, &[]);
+        succeeded(settings.run_async(&["check"]).await, &[]);
+        let event = |aggregate_type: &str| {
+            format!("'{aggregate_type}', '{text}', 'made', '{{\"t\": \"{text}\"}}', '{{\"h\": \"{text}\"}}'")
+        };
+        let both = |aggregate_type: &str| {
+            format!(
+                "SELECT outbox_router.emit_message({0}); SELECT outbox_router.emit({0})",
+                event(aggregate_type)
+            )
+        };
+        let router = Router::active(&settings).await;
+        outbox.execute(&both("order")).await;
+        outbox.execute(&both("parked")).await;
+        outbox.all_confirmed().await;
+        let sent = kafka.records_when(&outbox.topic("order"), 2).await;
+        router.stop().await;
+        // what was parked is sent once it may be
+        let allowed = settings.clone().without("topics.allow");
+        let router = Router::active(&allowed).await;
+        succeeded(allowed.run_async(&["dead-letters", "retry", "--all"]).await, &["2"]);
+        let parked = kafka.records_when(&outbox.topic("parked"), 2).await;
+        router.stop().await;
+        for record in sent.iter().chain(&parked) {
+            let payload: serde_json::Value = serde_json::from_str(record.text()).unwrap();
+            let found = (record.key(), payload["t"].as_str(), record.header("h"));
+            assert_eq!(found, (Some(text), Some(text), Some(text)), "{encoding}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -74,9 +74,23 @@ impl Outbox {
         Self::named(server, shared::unique()).await
     }
 
+    /// An empty database with this encoding on the shared server.
+    pub(crate) async fn with_encoding(encoding: &str) -> Self {
+        let (server, name) = (shared::postgres(), shared::unique());
+        let create = format!(
+            "CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        );
+        Self::created_by(server, name, &create).await
+    }
+
     async fn named(server: &str, name: String) -> Self {
+        let create = shared::create_database(&name);
+        Self::created_by(server, name, &create).await
+    }
+
+    async fn created_by(server: &str, name: String, create: &str) -> Self {
         let administrator = connect(&url(server, "postgres")).await.unwrap();
-        administrator.batch_execute(&shared::create_database(&name)).await.unwrap();
+        administrator.batch_execute(create).await.unwrap();
         Outbox { name, server: server.to_owned(), client: Mutex::default() }
     }
 

@@ -73,7 +73,8 @@ fn object(prefix: &str, columns: &Columns, function: &Function) -> Object {
     }
 }
 
-/// The members are named like the columns. The type json keeps their order, and the text of a jsonb payload.
+/// The members are named like the columns. The type json keeps their order, and the text of a jsonb payload. A message is bytes, which
+/// nobody converts, so they are UTF-8 whatever the encoding of the database is.
 fn body(prefix: &str, columns: &Columns, payload: &str) -> String {
     let mut members: Vec<String> = Vec::new();
     for field in FIELDS {
@@ -99,7 +100,7 @@ fn body(prefix: &str, columns: &Columns, payload: &str) -> String {
          END IF;\n  \
          IF jsonb_typeof(headers) <> 'object' THEN\n    \
          RAISE invalid_parameter_value USING MESSAGE = 'headers must be a JSON object';\n  END IF;\n  \
-         PERFORM pg_logical_emit_message(true, {}, json_build_object(\n    {}\n  )::text);\n  RETURN event_id;\nEND\n",
+         PERFORM pg_logical_emit_message(true, {}, convert_to(json_build_object(\n    {}\n  )::text, 'UTF8'));\n  RETURN event_id;\nEND\n",
         literal(prefix),
         members.join(",\n    ")
     )
