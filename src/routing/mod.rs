@@ -41,6 +41,7 @@ use crate::outbox::{
     ExtraColumn, Field, IN_ENVELOPE, IN_PARTITION, IN_ROUTE_HEADERS, IN_TOPIC, OutboxEvent, printable,
 };
 use crate::reserved::REPLAY_HEADER;
+use crate::utc::Utc;
 use allowed::Allowed;
 use bytea::RETAINED;
 use captures::Captures;
@@ -383,9 +384,10 @@ fn number(template: &Bound, row: &Row<'_, '_>, text: &mut String) -> Result<Opti
     number.map(Some).ok_or_else(|| Unroutable::Partition(printable(text.as_bytes())))
 }
 
-/// The time of a CloudEvent: that of the record, or the commit time if that is out of range.
+/// The time of a CloudEvent: that of the record, or the commit time if a CloudEvent cannot have it.
 fn timestamp_micros(millis: i64, origin: &Origin) -> i64 {
-    millis.checked_mul(1_000).unwrap_or_else(|| origin.commit_time.unix_micros())
+    let micros = millis.checked_mul(1_000).filter(|micros| Utc(*micros).is_writable());
+    micros.unwrap_or_else(|| origin.commit_time.unix_micros())
 }
 
 #[cfg(test)]

@@ -165,6 +165,28 @@ fn cloudevents_in_binary_mode() {
 }
 
 #[test]
+fn a_cloudevent_has_the_commit_time_where_created_at_cannot_be_written() {
+    let config = "route.value = \"cloudevents-binary\"\nroute.timestamp = \"created_at\"";
+    let mut table = Table::new(config, &[("created_at", 1184)]);
+    let mut time = |created_at: Option<&str>| {
+        let record = table.route(&[("created_at", created_at)]).unwrap();
+        record.headers().iter().find_map(|header| header.strip_prefix("ce_time=").map(str::to_owned)).unwrap()
+    };
+    assert_eq!(time(Some("9999-12-31 23:59:59.999999+00")), "9999-12-31T23:59:59.999Z");
+    assert_eq!(time(Some("0001-01-01 00:00:00+00")), "0001-01-01T00:00:00.000Z");
+    let commit_time = time(None);
+    for unwritable in [
+        "10000-01-01 00:00:00+00",
+        "294276-12-31 23:59:59.999999+00",
+        "0044-03-15 12:00:00+00 BC",
+        "infinity",
+        "-infinity",
+    ] {
+        assert_eq!(time(Some(unwritable)), commit_time, "{unwritable}");
+    }
+}
+
+#[test]
 fn cloudevents_in_structured_mode() {
     let config = "route.value = \"cloudevents-structured\"";
     let made = |payload_type, payload| {
