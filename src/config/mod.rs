@@ -35,6 +35,7 @@ mod units;
 mod words;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bookmarks::Bookmarks;
@@ -265,6 +266,8 @@ pub struct Kafka {
     /// Property name to value, without the properties that the router refuses. Properties with two names in librdkafka are
     /// stored under Kafka's: `bootstrap.servers`, `sasl.mechanism`, `compression.type`, `linger.ms`.
     pub properties: BTreeMap<String, Secret>,
+    /// The files that some of the values were read from, by the property's name. Each new client reads them again.
+    pub files: BTreeMap<String, PathBuf>,
 }
 
 /// `[topics]`: which topics may be written to, and how missing ones are created.

@@ -16,10 +16,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
             health => health,
         };
         let still_down = matches!((&self.last_health, &health), (Health::Down(_), Health::Down(_)));
-        if still_down || health == self.last_health {
+        if health == self.last_health {
             return;
         }
-        if let Health::Down(stalled) = &health {
+        if let (Health::Down(stalled), false) = (&health, still_down) {
             self.monitor.counts().reconnected(stalled.peer);
         }
         match &health {

@@ -8,6 +8,7 @@ mod disk_full;
 pub(crate) mod failover;
 mod outbox_locked;
 mod postgres_restarted;
+mod secrets_rotated;
 pub(crate) mod sigkill;
 mod slot_lost;
 mod stale_session;

@@ -153,4 +153,11 @@ async fn correct_passwords_are_accepted_and_wrong_ones_refused() {
         .await;
     fs::write(&password_file, "rotated\r\n").unwrap();
     try_all(vec![Case { name: "rotated password", conninfo: rotating(), expect: PLAIN }]).await;
+
+    let url_file = folder.path().join("url");
+    let of_file = || with_password(tcp(), "scram", "sesame").of_file(url_file.clone());
+    for (user, password) in [("scram", "rotated"), ("hashed", "sesame")] {
+        fs::write(&url_file, format!("postgres://{user}:{password}@elsewhere/other\n")).unwrap();
+        try_all(vec![Case { name: "rotated connection string", conninfo: of_file(), expect: PLAIN }]).await;
+    }
 }

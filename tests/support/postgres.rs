@@ -168,6 +168,7 @@ pub(crate) fn conninfo(hosts: impl IntoIterator<Item = Host>, user: &str) -> Con
         user: user.to_owned(),
         dbname: "postgres".to_owned(),
         password: None,
+        file: None,
         passfile: None,
         ssl_mode: SslMode::Disable,
         ssl_root_cert: None,

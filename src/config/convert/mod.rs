@@ -190,13 +190,17 @@ fn postgres(
                     None => true,
                 };
                 secrets.inline |= inline && in_file;
-                secrets.files.extend(file);
+                secrets.files.extend(file.clone());
             }
             let parsed = ConnInfo::parse_with(&text, password, env).map_err(|error| {
                 let remedy = advice::connection_string_remedy(&error);
                 reader.problem(&span, "postgres.url", error.what, remedy);
             });
-            parsed.ok().map(ConnInfo::prefer_primary)
+            let conninfo = parsed.ok().map(ConnInfo::prefer_primary);
+            match file {
+                Some(file) => conninfo.map(|conninfo| conninfo.of_file(file)),
+                None => conninfo,
+            }
         }
         None if was_set => None,
         _ => {
@@ -262,7 +266,7 @@ fn kafka(
     brokers: Brokers,
     secrets: &mut SecretLocations,
 ) -> Kafka {
-    let mut properties = BTreeMap::new();
+    let (mut properties, mut files) = (BTreeMap::new(), BTreeMap::new());
     let (mut mechanism, mut brokers_named) = (None, false);
     for (name, located) in reader.properties("kafka", raw, kafka_properties::canonical) {
         let Located { text, span, inline, file } = located;
@@ -280,7 +284,7 @@ fn kafka(
             Ok(()) => {
                 if kafka_properties::contains_secret(&name, &text) {
                     secrets.inline |= inline;
-                    secrets.files.extend(file);
+                    secrets.files.extend(file.clone());
                 } else if kafka_properties::names_secret_file(&name) {
                     // librdkafka opens the file, relative to the working directory
                     secrets.files.push(text.as_str().into());
@@ -288,6 +292,7 @@ fn kafka(
                 if name == "sasl.mechanism" {
                     mechanism = Some(span);
                 }
+                files.extend(file.map(|file| (name.clone(), file)));
                 properties.insert(name, Secret::new(text));
             }
             Err(Refusal { what, remedy }) => reader.refused(&span, &format!("kafka.{name}"), what, remedy),
@@ -310,7 +315,7 @@ fn kafka(
             "Add `\"bootstrap.servers\" = \"host:9092\"` to [kafka], or set OUTBOX_ROUTER_KAFKA__BOOTSTRAP_SERVERS",
         );
     }
-    Kafka { properties }
+    Kafka { properties, files }
 }
 
 fn topics(reader: &mut Reader<'_>, raw: RawTopics) -> Topics {

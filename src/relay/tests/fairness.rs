@@ -31,6 +31,8 @@ struct Idle {
     /// How often this port and the other one were polled.
     this: Rc<Cell<u32>>,
     other: Rc<Cell<u32>>,
+    /// The health of a sink, after so many polls.
+    health: fn(u32) -> Health,
 }
 
 impl Idle {
@@ -124,10 +126,7 @@ impl Sink for Idle {
     }
 
     fn health(&self) -> Health {
-        match self.busy {
-            true => Health::Busy("creating topics: 1 of 2".to_owned()),
-            false => Health::Flowing,
-        }
+        (self.health)(self.this.get())
     }
 
     async fn close(
@@ -141,12 +140,12 @@ impl Sink for Idle {
     }
 }
 
-/// Runs a session in which one of the ports is busy. Returns how it ended, and the last state.
-fn run(sink_is_busy: bool) -> (Outcome, State) {
+/// Runs a session in which one of the ports is busy. Returns how it ended, and what was shown.
+fn run(sink_is_busy: bool, health: fn(u32) -> Health) -> (Outcome, Monitor) {
     let fixture = Fixture::new();
     let (one, other) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let source = Idle { busy: !sink_is_busy, this: Rc::clone(&one), other: Rc::clone(&other) };
-    let sink = Idle { busy: sink_is_busy, this: other, other: one };
+    let source = Idle { busy: !sink_is_busy, this: Rc::clone(&one), other: Rc::clone(&other), health };
+    let sink = Idle { busy: sink_is_busy, this: other, other: one, health };
     let (outbox, router) = fixture.parts();
     let on_update = fixture.config.outbox.on_update;
     let monitor = Monitor::new("fairness");
@@ -161,20 +160,36 @@ fn run(sink_is_busy: bool) -> (Outcome, State) {
         std::time::Duration::from_secs(5),
     );
     let ended = fixture.runtime.block_on(relay.run(&CancellationToken::new()));
-    (ended.outcome, monitor.current_state())
+    (ended.outcome, monitor)
 }
 
 #[test]
 fn neither_port_is_starved_by_the_other() {
     for sink_is_busy in [true, false] {
-        let (Outcome::Failed(error), _) = run(sink_is_busy) else { panic!("no error") };
+        let (Outcome::Failed(error), _) = run(sink_is_busy, |_| Health::Flowing) else { panic!("no error") };
         assert!(error.to_string().contains("both were served"), "{error}, sink busy: {sink_is_busy}");
     }
 }
 
 #[test]
 fn the_state_shows_what_a_busy_sink_does() {
-    let (_, state) = run(true);
+    let (_, monitor) = run(true, |_| Health::Busy("creating topics: 1 of 2".to_owned()));
+    let state = monitor.current_state();
     assert_eq!(state, State::Busy { with: "creating topics: 1 of 2".to_owned() });
     assert!(state.kind().is_ready());
+}
+
+#[test]
+fn the_state_shows_the_present_reason_of_an_outage_and_counts_it_once() {
+    let down = |polls| {
+        let reason = if polls < ENOUGH / 2 { "connection refused" } else { "authentication failed" };
+        Health::Down(Stalled { peer: Peer::Kafka, reason: reason.to_owned() })
+    };
+    let (_, monitor) = run(false, down);
+    let state = monitor.current_state();
+    assert!(
+        matches!(&state, State::Reconnecting { reason, .. } if reason == "authentication failed"),
+        "{state:?}"
+    );
+    assert_eq!(monitor.snapshot().reconnects.kafka, 1);
 }

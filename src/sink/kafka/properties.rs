@@ -84,7 +84,8 @@ fn not_made(error: &KafkaError) -> Error {
     Error::usage(ErrorCode::KafkaProperties, what, "Compare it with librdkafka's CONFIGURATION.md")
 }
 
-/// The base of every client's configuration: the user's properties over the defaults.
+/// The base of every client's configuration: the user's properties over the defaults. Values in files of their own may have been
+/// replaced since the start, as passwords are.
 pub fn client(config: &Config) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("client.id", &config.name);
@@ -93,6 +94,17 @@ pub fn client(config: &Config) -> ClientConfig {
     }
     for (name, value) in &config.kafka.properties {
         client.set(name, value.reveal());
+    }
+    for (name, file) in &config.kafka.files {
+        let value = std::fs::read_to_string(file).unwrap_or_default();
+        match value.trim_end_matches(['\n', '\r']) {
+            "" => tracing::warn!(
+                peer = "kafka",
+                "{} is empty or cannot be read; `[kafka] {name}` keeps its value",
+                file.display()
+            ),
+            value => drop(client.set(name, value)),
+        }
     }
     client.set("allow.auto.create.topics", "false");
     client

@@ -2,6 +2,7 @@
 //!
 //! Names, defaults and precedence are libpq's (Postgres manual, "Database Connection Control Functions").
 
+mod file;
 mod keyword_value;
 mod keywords;
 mod nearest;
@@ -32,6 +33,8 @@ pub struct ConnInfo {
     pub dbname: String,
     /// `password`, `password_file`, a program or `PGPASSWORD`; `None`: look in the passfile.
     pub password: Option<Password>,
+    /// The file that the string was read from, if user and password may be replaced there.
+    pub file: Option<PathBuf>,
     /// `passfile`, default `~/.pgpass`.
     pub passfile: Option<PathBuf>,
     /// `sslmode`

@@ -65,6 +65,7 @@ pub(super) fn resolve(
         user: user.to_owned(),
         dbname: given.get("dbname").unwrap_or(user).to_owned(),
         password: password(given, outside)?,
+        file: None,
         passfile: given.get("passfile").map(PathBuf::from).or_else(|| Some(env.home()?.join(".pgpass"))),
         ssl_client: ssl_client(given, env)?,
         target_session_attrs: choice(given, "target_session_attrs", &SESSION_ATTRS)?
