@@ -82,9 +82,15 @@ pub fn refusal(error: &ServerError, at: &str, remedy: impl Into<error::Remedy>) 
     let what = format!("{at}: {error}");
     match error.kind() {
         ErrorKind::Transient => Error::transient(Peer::Postgres, with_lock_remedy(what, error)),
+        ErrorKind::Definite if error.is_row_security() => {
+            Error::refused(ErrorCode::PostgresRefused, what, ROW_SECURITY)
+        }
         ErrorKind::Definite => Error::refused(ErrorCode::PostgresRefused, what, remedy),
     }
 }
+
+/// What to do about a policy that hides rows.
+const ROW_SECURITY: &str = "As a superuser, let this role see all rows (`ALTER ROLE ... BYPASSRLS`), or run ALTER TABLE ... DISABLE ROW LEVEL SECURITY";
 
 /// Why `slot` cannot be streamed.
 pub fn not_started(error: NotStarted, slot: &str) -> Error {
@@ -332,6 +338,7 @@ mod tests {
             message: "no".to_owned(),
             detail: None,
             hint: None,
+            routine: None,
         }
     }
 

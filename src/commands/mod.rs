@@ -32,7 +32,7 @@ use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Password};
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::session::Session;
@@ -238,31 +238,20 @@ fn connection_of(url: &Secret, config: &Config, env: &Environment) -> Result<Con
 /// timeout), and so do queries. While a query waits for a lock, the session that holds it is reported.
 async fn connect(config: &Config, command: &str, startup: Startup<'_>) -> Result<Session, Error> {
     let application_name = format!("{} {command}", config.name);
-    let startup = Startup { application_name: &application_name, ..startup };
-    let conninfo = config.postgres.conninfo.clone();
-    match config.polling {
-        None => connect_to(conninfo, startup).await,
-        // a pooler refuses settings
-        Some(_) => open(conninfo, Startup { settings: &[], ..startup }).await,
-    }
+    let pooled = config.polling.is_some();
+    let startup = Startup { application_name: &application_name, pooled, ..startup };
+    connect_to(config.postgres.conninfo.clone(), startup).await
 }
 
-/// The same for a session that may be busy or idle for long.
+/// A session as by [`connect`] whose queries may take as long as they need.
 async fn connect_for_long(config: &Config, command: &str) -> Result<Session, Error> {
-    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
-    let mut session = connect(config, command, startup).await?;
+    let mut session = connect(config, command, Startup::default()).await?;
     session.set_answer_timeout(None);
     Ok(session)
 }
 
-/// The same as [`connect`] with another connection, and the whole name.
-async fn connect_to(conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
-    let settings = [startup.settings, &[NO_STATEMENT_TIMEOUT]].concat();
-    open(conninfo, Startup { settings: &settings, ..startup }).await
-}
-
-/// The same with these settings only.
-async fn open(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
+/// A session as by [`connect`], with another connection, and the whole name.
+async fn connect_to(mut conninfo: ConnInfo, startup: Startup<'_>) -> Result<Session, Error> {
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));

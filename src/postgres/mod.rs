@@ -33,6 +33,7 @@ pub mod polling;
 pub mod prunes;
 pub mod replays;
 pub mod row_filter;
+pub mod row_security;
 pub mod rows;
 pub mod slot_functions;
 pub mod slot_headroom;

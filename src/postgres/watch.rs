@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::QueryError;
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host};
 use pg_logical::server_error::is_unavailable;
 use pg_logical::session::{Row, Session};
@@ -220,12 +220,12 @@ impl Watcher {
     async fn connect(&self) -> Result<Session, Error> {
         let lock_timeout = lock_wait::lock_timeout(self.postgres.wal_sender_timeout);
         let lock_timeout_ms = lock_timeout.as_millis().to_string();
-        let mut settings = vec![NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, ("lock_timeout", &lock_timeout_ms)];
+        let mut settings = vec![("lock_timeout", lock_timeout_ms.as_str())];
         if self.heartbeat.is_some() {
             // the heartbeat does not wait for standbys, because the stream does not either
             settings.push(("synchronous_commit", "local"));
         }
-        let startup = Startup { replication: false, application_name: &self.name, settings: &settings };
+        let startup = Startup { application_name: &self.name, settings: &settings, ..Startup::default() };
         let session = Session::connect(&self.conninfo, &startup);
         let mut session =
             match timeout(CHECK_TIMEOUT, session).await.map(|opened| opened.map_err(Error::from)) {

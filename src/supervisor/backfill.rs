@@ -1,6 +1,6 @@
 //! The start of a session that sends the rows from before the slot, as `init --backfill` has stored it.
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::Host;
 use pg_logical::quoting;
 use pg_logical::session::Session;
@@ -154,8 +154,7 @@ pub(super) async fn connect(
     conninfo.connect_timeout.get_or_insert(timeout);
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let name = format!("{} backfill", config.name);
-    let settings = [NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT];
-    let startup = Startup { replication: false, application_name: &name, settings: &settings };
+    let startup = Startup { application_name: &name, ..Startup::default() };
     let mut session = Session::connect(&conninfo, &startup).await?;
     let layout = TableLayout::existing(&mut session, table).await?;
     access::verify(&mut session, &config.postgres.conninfo.user, &layout, table).await?;

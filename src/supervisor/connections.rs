@@ -1,6 +1,6 @@
 //! The Postgres sessions of a router.
 
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup, VALUE_TEXT};
+use pg_logical::connect::{Startup, VALUE_TEXT};
 use pg_logical::conninfo::Host;
 use pg_logical::lock_wait;
 use pg_logical::lock_wait::LockWatcher;
@@ -22,7 +22,6 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
-        NO_STATEMENT_TIMEOUT,
     ];
     settings.extend(VALUE_TEXT);
     // The same towards the server, unless the user has chosen. This side times out first, while the server still keeps the slot.
@@ -31,22 +30,20 @@ pub(crate) async fn connect(config: &Config, watch_host: Option<Host>) -> Result
     conninfo.tcp.tcp_user_timeout.get_or_insert(timeout / 2);
     let replication = watch_host.is_none();
     let lock_timeout = lock_wait::lock_timeout(timeout);
-    let lock_timeout_ms = if replication { 0 } else { lock_timeout.as_millis() }.to_string();
-    settings.push(("lock_timeout", &lock_timeout_ms));
+    let lock_timeout_ms = lock_timeout.as_millis().to_string();
     if replication {
         // A stuck router must not keep the slot's lock. A streaming session is never idle, and bulk reads send a query from time
         // to time.
         settings.push(("idle_session_timeout", millis.as_str()));
     } else {
-        // a standby waits for as long as the active router runs
-        settings.push(NO_IDLE_TIMEOUT);
+        settings.push(("lock_timeout", &lock_timeout_ms));
     }
     if let Some(host) = watch_host {
         // another host may have a different slot and log
         conninfo.hosts = vec![host];
     }
     let name = if replication { config.name.clone() } else { format!("{} watch", config.name) };
-    let startup = Startup { replication, application_name: &name, settings: &settings };
+    let startup = Startup { replication, application_name: &name, settings: &settings, pooled: false };
     let mut session = Session::connect(&conninfo, &startup).await?;
     // a server that accepts a connection but never answers counts as lost
     session.set_answer_timeout(Some(timeout));

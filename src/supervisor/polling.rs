@@ -186,11 +186,10 @@ async fn start(
     Ok(Started { source, pipeline, sink: RowStatus::new(KafkaSink::new(kafka), results, stored), worker })
 }
 
-/// A session without any settings, which poolers would refuse.
 async fn connect(config: &Config) -> Result<Session, Error> {
     let mut conninfo = config.postgres.conninfo.clone();
     conninfo.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    let startup = Startup { replication: false, application_name: &config.name, settings: &[] };
+    let startup = Startup { application_name: &config.name, pooled: true, ..Startup::default() };
     let mut session = Session::connect(&conninfo, &startup).await?;
     // a server that accepts a connection but never answers counts as lost
     session.set_answer_timeout(config.polling.as_ref().map(|polling| polling.lease));

@@ -77,7 +77,7 @@ impl Found {
 
     /// Asserts that exactly these checks found errors, and that the exit code agrees.
     #[track_caller]
-    fn assert_errors(&self, expected: &[&str]) {
+    pub(crate) fn assert_errors(&self, expected: &[&str]) {
         let errors = self.checks("error");
         assert_eq!(errors, expected.iter().copied().collect(), "{:?}", self.list);
         assert_eq!(self.code, i32::from(!expected.is_empty()), "{:?}", self.list);

@@ -3,6 +3,7 @@
 mod attempts;
 mod authentication;
 mod encryption;
+mod limits;
 mod sessions;
 
 use outbox_router::error::Error;

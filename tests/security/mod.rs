@@ -9,6 +9,7 @@ mod kafka_passwords;
 mod kafka_tokens;
 mod readable_files;
 mod replication_role;
+mod row_security;
 mod terminal;
 
 use std::path::Path;

@@ -18,7 +18,7 @@ use super::login::Login;
 use super::password_command;
 use super::query_error::QueryError;
 use super::session::Session;
-pub use super::startup::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup, VALUE_TEXT};
+pub use super::startup::{Startup, VALUE_TEXT};
 use super::stream::{self, Stream};
 use super::tls;
 use crate::conninfo::{ConnInfo, Host, HostAddr, Password, SslMode, TargetSessionAttrs};
@@ -31,6 +31,7 @@ impl Session {
     /// The program that prints the password failed. Otherwise one error that lists every attempt with its reason: transient if a
     /// later try may succeed, else definite.
     pub async fn connect(conninfo: &ConnInfo, startup: &Startup<'_>) -> Result<Session, Error> {
+        let conninfo = &*conninfo.read_again();
         let printed = match &conninfo.password {
             Some(Password::Command(words)) => {
                 Some(password_command::run(words, conninfo.connect_timeout).await?)

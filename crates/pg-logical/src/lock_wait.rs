@@ -57,6 +57,8 @@ pub struct LockWatcher {
     application_name: String,
     /// The server process of that session.
     pid: i32,
+    /// Whether it may go through a pooler.
+    pooled: bool,
     /// The time before the first check, and between checks.
     interval: Duration,
     /// Called with each new result of a check.
@@ -78,6 +80,7 @@ impl LockWatcher {
             conninfo,
             application_name,
             pid: info.backend_pid,
+            pooled: info.pooled,
             interval: CHECK_INTERVAL,
             report: None,
             describe_error: |error| error.to_string(),
@@ -109,7 +112,11 @@ impl LockWatcher {
             let mut session = match second.take() {
                 Some(session) => session,
                 None => {
-                    let startup = Startup { application_name: &self.application_name, ..Startup::default() };
+                    let startup = Startup {
+                        application_name: &self.application_name,
+                        pooled: self.pooled,
+                        ..Startup::default()
+                    };
                     Session::connect(&self.conninfo, &startup).await?
                 }
             };

@@ -20,6 +20,8 @@ pub struct ServerError {
     pub detail: Option<String>,
     /// The server's suggestion.
     pub hint: Option<String>,
+    /// The function of the server's source that reports it.
+    pub routine: Option<String>,
 }
 
 /// Whether an error may pass by itself.
@@ -30,6 +32,10 @@ pub enum ErrorKind {
     /// It stays until somebody acts.
     Definite,
 }
+
+/// `idle_in_transaction_session_timeout` and `transaction_timeout`, which behind a pooler apply to the router too. The other limits
+/// have codes of class 57.
+const LIMITS_OF_TRANSACTIONS: [&str; 2] = ["25P03", "25P04"];
 
 /// Whether this code means that the server is shutting down, has crashed or is not up yet.
 pub fn is_unavailable(code: &SqlState) -> bool {
@@ -46,6 +52,7 @@ impl ServerError {
             message: String::new(),
             detail: None,
             hint: None,
+            routine: None,
         };
         while let Ok(Some(field)) = fields.next() {
             let value = String::from_utf8_lossy(field.value_bytes());
@@ -56,6 +63,7 @@ impl ServerError {
                 b'M' => error.message = value.into_owned(),
                 b'D' => error.detail = Some(value.into_owned()),
                 b'H' => error.hint = Some(value.into_owned()),
+                b'R' => error.routine = Some(value.into_owned()),
                 _ => {}
             }
         }
@@ -92,8 +100,14 @@ impl ServerError {
             // an I/O error on the server, an object in use by another session, a standby that may be promoted
             || [SqlState::SYSTEM_ERROR, SqlState::IO_ERROR].contains(&self.code)
             || [SqlState::OBJECT_IN_USE, SqlState::LOCK_NOT_AVAILABLE].contains(&self.code)
-            || self.code == SqlState::READ_ONLY_SQL_TRANSACTION;
+            || self.code == SqlState::READ_ONLY_SQL_TRANSACTION
+            || LIMITS_OF_TRANSACTIONS.contains(&code);
         if transient { ErrorKind::Transient } else { ErrorKind::Definite }
+    }
+
+    /// Whether a policy of row-level security would hide rows from a session with `row_security = off`. The message is translated.
+    pub fn is_row_security(&self) -> bool {
+        self.code == SqlState::INSUFFICIENT_PRIVILEGE && self.routine.as_deref() == Some("check_enable_rls")
     }
 
     /// Whether it comes from a pooler that does not support replication sessions.
@@ -158,6 +172,7 @@ mod tests {
             message: message.into(),
             detail: None,
             hint: None,
+            routine: None,
         }
     }
 
@@ -182,9 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn restarts_too_many_connections_and_locks_are_transient() {
+    fn restarts_limits_and_locks_are_transient() {
         for code in [
-            "57P03", "57P01", "57P02", "53300", "08006", "08P01", "40001", "55006", "25006", "58030", "XX000",
+            "57014", "57P05", "25P03", "25P04", "57P03", "57P01", "57P02", "53300", "08006", "08P01",
+            "40001", "55006", "25006", "58030", "XX000",
         ] {
             assert_eq!(error(code, "x").kind(), ErrorKind::Transient, "{code}");
         }

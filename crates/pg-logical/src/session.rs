@@ -21,7 +21,7 @@ use super::failure::{Failure, unexpected};
 use super::login::Login;
 use super::query_error::QueryError;
 use super::server_error::{ServerError, io_reason};
-use super::startup::{Startup, startup_message};
+use super::startup::{NO_TRANSACTION_TIMEOUT, Startup, WITH_TRANSACTION_TIMEOUT, startup_message};
 use super::stream::Stream;
 use super::wire::Wire;
 use crate::conninfo::Host;
@@ -41,6 +41,16 @@ pub struct SessionInfo {
     pub backend_pid: i32,
     /// The secret key that cancels its queries (`BackendKeyData`).
     pub cancel_key: i32,
+    /// As in [`Startup`].
+    pub pooled: bool,
+}
+
+impl SessionInfo {
+    /// The server's major version, if it is reported in the usual form.
+    fn major_version(&self) -> Option<u32> {
+        let digits = self.parameters.get("server_version")?.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    }
 }
 
 impl fmt::Debug for SessionInfo {
@@ -172,12 +182,13 @@ impl Session {
             parameters: BTreeMap::new(),
             backend_pid: 0,
             cancel_key: 0,
+            pooled: startup.pooled,
         };
         let mut session =
             Session { wire, info, interrupted: false, answer_limit: None, watcher: None, notified: false };
         loop {
             match session.wire.receive().await? {
-                Message::ReadyForQuery(_) => return Ok(session),
+                Message::ReadyForQuery(_) => break,
                 Message::BackendKeyData(key) => {
                     session.info.backend_pid = key.process_id();
                     session.info.cancel_key = key.secret_key();
@@ -190,6 +201,10 @@ impl Session {
                 }
             }
         }
+        if !startup.pooled && session.info.major_version() >= Some(WITH_TRANSACTION_TIMEOUT) {
+            session.query(NO_TRANSACTION_TIMEOUT).await?;
+        }
+        Ok(session)
     }
 
     pub(super) fn set_host(&mut self, host: Host) {
@@ -391,6 +406,7 @@ mod tests {
             parameters: BTreeMap::new(),
             backend_pid: 7,
             cancel_key: 918_273_645,
+            pooled: false,
         };
         assert!(!format!("{info:?}").contains("918273645"));
         let row = Row { columns: vec![Some("payload".into())] };

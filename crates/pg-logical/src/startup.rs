@@ -5,7 +5,7 @@ use std::io;
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
-use crate::conninfo::ConnInfo;
+use crate::conninfo::{ConnInfo, TargetSessionAttrs};
 
 /// Settings that fix the text form of values, which would otherwise depend on settings of the role or database.
 pub const VALUE_TEXT: [(&str, &str); 6] = [
@@ -17,12 +17,29 @@ pub const VALUE_TEXT: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
-/// For a session that may be idle for long: exempts it from the server's limit on idle sessions.
-pub const NO_IDLE_TIMEOUT: (&str, &str) = ("idle_session_timeout", "0");
+/// Limits and defaults that an administrator may have set for applications, on the server, the database or the role. Every session
+/// begins with these values instead, which all versions since 14 know. Rows that a policy hides lead to an error, because a query
+/// that returns some of the rows would be taken for one that returns all.
+const SESSION_DEFAULTS: [(&str, &str); 8] = [
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    ("default_transaction_isolation", "read committed"),
+    ("default_transaction_deferrable", "off"),
+    ("row_security", "off"),
+    READ_WRITE,
+];
 
-/// A setting for sessions whose statements take as long as they need: a limit for the statements of applications, set for the role or
-/// the database, must not apply to them.
-pub const NO_STATEMENT_TIMEOUT: (&str, &str) = ("statement_timeout", "0");
+/// Not for a session whose server is chosen by this setting.
+const READ_WRITE: (&str, &str) = ("default_transaction_read_only", "off");
+
+/// The limit on transactions, which version 17 introduced. A server that does not know a setting refuses the whole session if the
+/// startup message has it, so this is a statement.
+pub(super) const NO_TRANSACTION_TIMEOUT: &str = "SET transaction_timeout = 0";
+
+/// The first major version with `transaction_timeout`.
+pub(super) const WITH_TRANSACTION_TIMEOUT: u32 = 17;
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,10 +50,26 @@ pub struct Startup<'a> {
     pub application_name: &'a str,
     /// Settings of the session, name and value. They override those in the connection string's `options`.
     pub settings: &'a [(&'a str, &'a str)],
+    /// Whether the session may go through a pooler, which refuses settings, and gives those made later to other clients. Then it
+    /// has none, and the limits of applications apply to it: its transactions have to begin with settings of their own.
+    pub pooled: bool,
+}
+
+impl Startup<'_> {
+    /// The settings of the session in the order in which they are made, so that the last one of a name applies.
+    fn all_settings(&self, wanted: TargetSessionAttrs) -> Vec<(&str, &str)> {
+        if self.pooled {
+            return Vec::new();
+        }
+        let by_read_only = matches!(wanted, TargetSessionAttrs::ReadWrite | TargetSessionAttrs::ReadOnly);
+        let defaults = SESSION_DEFAULTS.iter().filter(|setting| !(by_read_only && **setting == READ_WRITE));
+        defaults.chain(self.settings).copied().collect()
+    }
 }
 
 pub(super) fn startup_message(conninfo: &ConnInfo, startup: &Startup<'_>) -> io::Result<BytesMut> {
-    let options = startup_options(conninfo.options.as_deref(), startup.settings);
+    let options =
+        startup_options(conninfo.options.as_deref(), &startup.all_settings(conninfo.target_session_attrs));
     let application_name = conninfo.application_name.as_deref().unwrap_or(startup.application_name);
     let mut parameters =
         vec![("user", conninfo.user.as_str()), ("database", &conninfo.dbname), ("client_encoding", "UTF8")];
@@ -93,6 +126,16 @@ mod tests {
     fn spaces_and_backslashes_in_a_value_are_escaped() {
         let options = startup_options(None, &[("search_path", r#""a b",c\d"#), ("x", "1\t2\n3\u{b}4")]);
         assert_eq!(options.as_deref(), Some("-c search_path=\"a\\ b\",c\\\\d -c x=1\\\t2\\\n3\\\u{b}4"));
+    }
+
+    #[test]
+    fn a_session_begins_without_the_limits_of_applications() {
+        let own = Startup { settings: &[("lock_timeout", "3000")], ..Startup::default() };
+        let settings = own.all_settings(TargetSessionAttrs::Primary);
+        assert!(settings.contains(&("default_transaction_read_only", "off")), "{settings:?}");
+        assert_eq!(settings.last(), Some(&("lock_timeout", "3000")));
+        assert!(!own.all_settings(TargetSessionAttrs::ReadWrite).contains(&READ_WRITE));
+        assert!(Startup { pooled: true, ..own }.all_settings(TargetSessionAttrs::Any).is_empty());
     }
 
     #[test]

@@ -62,6 +62,7 @@ async fn check_in_session(
         format!("Postgres {} at {}, {encrypted}", server.version, session.info().place),
     );
     server::check_version(&server, findings);
+    role::check_row_security(session, config, findings).await?;
     rows_kept::check(session, config, findings).await?;
     if let Some(polling) = &config.polling {
         polling::check(session, config, polling, &server, findings).await?;

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::Catalog;
 use crate::postgres::heartbeat::privilege;
+use crate::postgres::row_security::Restricted;
 
 pub(super) async fn check(
     session: &mut Session,
@@ -83,6 +84,26 @@ async fn stream(config: &Config, server: &Server, catalog: &Catalog, findings: &
 /// What to do if the replication connection fails for a reason that may pass.
 const RETRY_REMEDY: &str = "Run check again; if it persists, check max_wal_senders and max_connections, and connect to Postgres \
      directly, not to a pooler";
+
+/// Whether a policy hides rows of the tables that the router reads. A router that polls is told of its outbox by the check of that.
+pub(super) async fn check_row_security(
+    session: &mut Session,
+    config: &Config,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let restricted = Restricted::query(session, None, &config.outbox.tables).await?;
+    if let Err(error) = restricted.refuse_own() {
+        findings.failure("row_security", error, RETRY_REMEDY);
+    }
+    if config.polling.is_none() && !restricted.outboxes.is_empty() {
+        let what = restricted.what(
+            &restricted.outboxes,
+            "so commands that read rows fail; the router reads the log, to which no policy applies",
+        );
+        findings.warning("row_security", what, restricted.remedy());
+    }
+    Ok(())
+}
 
 /// Whether the role may write the heartbeat.
 pub(super) async fn check_heartbeat(

@@ -65,7 +65,7 @@ impl Maker {
         let startup = Startup { application_name: APPLICATION_NAME, ..Startup::default() };
         let mut session = Session::connect(&conninfo, &startup).await?;
         session.set_answer_timeout(Some(MAKE_TIMEOUT));
-        wait_as_long_as_needed(&mut session).await?;
+        end_with_this_process(&mut session).await?;
         let mut maker = Maker { conninfo, session, changed: false, said: json.then(Vec::new), router };
         maker.report_waits_with(say_wait);
         Ok(maker)
@@ -168,22 +168,13 @@ impl Maker {
     }
 }
 
-/// Slot creation may take as long as it needs, but ends with this process.
-pub(super) async fn wait_as_long_as_needed(session: &mut Session) -> Result<(), Error> {
-    let settings = [
-        "statement_timeout = 0",
-        "lock_timeout = 0",
-        "idle_session_timeout = 0",
-        "transaction_timeout = 0",
-        "client_connection_check_interval = '1s'",
-    ];
-    for setting in settings {
-        match session.query(&format!("SET {setting}")).await {
-            Ok(_) | Err(QueryError::Server { .. }) => {}
-            Err(QueryError::Connection(error)) => return Err(error.into()),
-        }
+/// Lets the server end a statement, such as the creation of a slot, when this process has ended. Not every operating system
+/// supports it.
+pub(super) async fn end_with_this_process(session: &mut Session) -> Result<(), Error> {
+    match session.query("SET client_connection_check_interval = '1s'").await {
+        Ok(_) | Err(QueryError::Server { .. }) => Ok(()),
+        Err(QueryError::Connection(error)) => Err(error.into()),
     }
-    Ok(())
 }
 
 /// The server's error, preceded by what could not be done. `remedy` is used unless a lock is in the way.

@@ -39,6 +39,7 @@ use crate::postgres::catalog::{
 };
 use crate::postgres::partitions::{count_partitions, create_next};
 use crate::postgres::polling::table::Found;
+use crate::postgres::row_security::Restricted;
 use crate::postgres::{backfills, slot_record};
 use crate::routing::Router;
 use crate::terminal;
@@ -197,6 +198,8 @@ impl<'a> Init<'a> {
             password = password_step(&mut self.maker, role).await?;
             self.maker.make_all(&privileges::objects(config, role)).await?;
         }
+        let role = Some(self.router.user.as_str());
+        Restricted::query(&mut self.maker.session, role, &[]).await?.refuse_own()?;
         if config.polling.is_some() {
             if self.maker.print_report()? {
                 return Ok(());

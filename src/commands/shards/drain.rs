@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::Lsn;
-use pg_logical::connect::{NO_IDLE_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::session::Session;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -108,9 +108,7 @@ pub(super) async fn lock(shards: &[Arc<Config>], within: Option<Duration>) -> Re
 /// Waits a moment until no other run of this command is active, and keeps others out until the returned session ends. Two runs
 /// at once would find each other's work half done.
 pub(super) async fn lock_command(config: &Config) -> Result<Session, Error> {
-    // the session is idle while events are delivered
-    let startup = Startup { settings: &[NO_IDLE_TIMEOUT], ..Startup::default() };
-    let mut session = connect(config, "shards", startup).await?;
+    let mut session = connect(config, "shards", Startup::default()).await?;
     // a slot's name has no spaces, so this is the name of no slot
     let name = format!("{} shards change", config.base_slot());
     let deadline = Instant::now() + SESSION_END_TIMEOUT;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pg_logical::connect::{NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host};
 use pg_logical::session::Session;
 use time::OffsetDateTime;
@@ -80,8 +80,7 @@ impl Maker {
 
     async fn connect(&self) -> Result<Session, Error> {
         let name = format!("{} bookmarks", self.name);
-        let startup =
-            Startup { replication: false, application_name: &name, settings: &[NO_STATEMENT_TIMEOUT] };
+        let startup = Startup { application_name: &name, ..Startup::default() };
         Ok(Session::connect(&self.conninfo, &startup).await?)
     }
 

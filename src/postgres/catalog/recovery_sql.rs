@@ -19,6 +19,9 @@ use crate::shards;
 /// of Postgres).
 const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:[^']|'')*'|[^ ]+)"#;
 
+/// A policy that hides rows makes the statements fail, which would save or replace only some rows otherwise.
+const ALL_ROWS: &str = "SET row_security = off";
+
 /// Statements for the rows that are not in Kafka.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
@@ -126,7 +129,7 @@ pub fn in_commit_order(
         ),
         show: format!("SELECT lsn, data FROM {stored} WHERE data IS NOT NULL ORDER BY n"),
         send: format!(
-            "DO {}",
+            "{ALL_ROWS}; DO {}",
             dollar_quoted(&format!(
                 "DECLARE line record; BEGIN FOR line IN SELECT CASE {statements} END AS again FROM {stored} ORDER BY n LOOP \
                  IF line.again IS NOT NULL THEN EXECUTE line.again; END IF; END LOOP; DROP TABLE {stored}; END"
@@ -209,9 +212,9 @@ pub fn from_table(source: OutboxSource<'_>, named: &[Named], catalog_xmin: Optio
         ));
     }
     (!store.is_empty()).then(|| Recovery {
-        store: store.join("; "),
+        store: format!("{ALL_ROWS}; {}", store.join("; ")),
         show: show.join("; "),
-        send: format!("DO {}", dollar_quoted(&format!("BEGIN {}; END", send.join("; ")))),
+        send: format!("{ALL_ROWS}; DO {}", dollar_quoted(&format!("BEGIN {}; END", send.join("; ")))),
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pg_logical::Lsn;
 use pg_logical::QueryError;
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::conninfo::Host;
 use pg_logical::lock_wait::{LockWatcher, is_lock_timeout};
 use pg_logical::session::{Row, Session};
@@ -61,8 +61,8 @@ pub async fn open(
     conninfo.hosts = vec![host];
     let name = format!("{router} dead letters");
     // parked events must be as durable as the server can make them
-    let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT, NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT];
-    let startup = Startup { replication: false, application_name: &name, settings: &settings };
+    let settings = [("synchronous_commit", "on"), LOCK_TIMEOUT];
+    let startup = Startup { application_name: &name, settings: &settings, ..Startup::default() };
     let mut session = Session::connect(&conninfo, &startup).await?;
     session.set_answer_timeout(Some(ANSWER_TIMEOUT));
     session.set_watcher(

@@ -17,7 +17,7 @@ use pg_logical::quoting::{identifier, literal};
 
 use crate::config::polling::StatusValues;
 use crate::config::{Outbox, Polling};
-use crate::postgres::rows::micros_of;
+use crate::postgres::rows::{NO_LIMITS, micros_of};
 
 /// How many rows of one aggregate are claimed or made due at a time once an earlier row of it was refused.
 const MAX_ROWS_BEHIND: usize = 1_000;
@@ -28,7 +28,7 @@ pub const MAX_REFUSALS: u32 = 8;
 /// Begins a transaction in which the planner has only the intended plan.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; \
      SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = 0; SET LOCAL row_security = off; \
+     SET LOCAL lock_timeout = '1s'; SET LOCAL row_security = off; \
      SET LOCAL search_path = pg_catalog, pg_temp";
 
 /// The first column of the answer to [`PolledTable::claim`].
@@ -225,7 +225,7 @@ impl PolledTable {
             ),
         };
         format!(
-            "{BEGIN}; SELECT count(*), min(d.inserted), ({}), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
+            "{BEGIN}; {NO_LIMITS}; SELECT count(*), min(d.inserted), ({}), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
              AND q.{next_attempt_at} IS NULL AND q.{position} >= {from} ORDER BY q.{position} LIMIT 10000) UNION ALL \
              (SELECT {inserted} FROM {table} q WHERE {} AND q.{next_attempt_at} <= clock_timestamp() \
              ORDER BY q.{next_attempt_at}, q.{position} LIMIT 10000)) d; COMMIT",

@@ -17,6 +17,12 @@ use pg_logical::quoting::literal;
 pub const VALUE_TEXT: &str = "SET LOCAL DateStyle = 'ISO'; SET LOCAL TimeZone = 'UTC'; SET LOCAL IntervalStyle = 'postgres'; \
      SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'";
 
+/// Exempts one transaction from the limits for applications, which apply to a session behind a pooler. Returns no row. Versions before
+/// 17 do not know the last one.
+pub const NO_LIMITS: &str = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; \
+     SELECT WHERE CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL \
+     THEN pg_catalog.set_config('transaction_timeout', '0', true) IS NULL END";
+
 /// A statement in a transaction that only reads, with functions and operators of Postgres itself, and times in UTC. Row-level security
 /// makes it fail, where rows would be missing otherwise.
 pub fn read_only(statement: &str) -> String {
@@ -39,7 +45,7 @@ fn transaction(access: &str, statements: &str) -> String {
 
 fn begin(access: &str, statements: &str) -> String {
     format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED {access}; {VALUE_TEXT}; SET LOCAL statement_timeout = 0; \
+        "BEGIN ISOLATION LEVEL READ COMMITTED {access}; {VALUE_TEXT}; {NO_LIMITS}; \
          SET LOCAL row_security = off; SET LOCAL search_path = pg_catalog, pg_temp; {statements}"
     )
 }

@@ -61,7 +61,9 @@ impl<'a> TestEvent<'a> {
         lock_timeout: Duration,
     ) -> Result<Self, Error> {
         let lock_timeout = format!("{}ms", lock_timeout.as_millis());
-        let settings = [&VALUE_TEXT[..], &[("lock_timeout", &lock_timeout)]].concat();
+        // the row is written as by an application
+        let own = [("lock_timeout", lock_timeout.as_str()), ("row_security", "on")];
+        let settings = [&VALUE_TEXT[..], &own].concat();
         let startup = Startup { settings: &settings, ..Startup::default() };
         let mut session = connect(config, "check", startup).await?;
         let mark = session.query_one("SELECT pg_catalog.gen_random_uuid()").await?.unwrap_or_default();

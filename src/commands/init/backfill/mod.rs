@@ -6,7 +6,7 @@ mod refusals;
 use std::time::Duration;
 
 use pg_logical::Lsn;
-use pg_logical::connect::{NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT, Startup};
+use pg_logical::connect::Startup;
 use pg_logical::lock_wait::{LockWait, LockWatcher};
 use pg_logical::quoting::{identifier, literal};
 use pg_logical::session::Session;
@@ -153,13 +153,9 @@ impl Backfill {
         begun_at: i64,
     ) -> Result<Selection, Error> {
         let name = &config.postgres.slot;
-        let startup = Startup {
-            replication: true,
-            application_name: APPLICATION_NAME,
-            settings: &[NO_IDLE_TIMEOUT, NO_STATEMENT_TIMEOUT],
-        };
+        let startup = Startup { replication: true, application_name: APPLICATION_NAME, ..Startup::default() };
         let mut session = Session::connect(&maker.conninfo, &startup).await?;
-        maker::wait_as_long_as_needed(&mut session).await?;
+        maker::end_with_this_process(&mut session).await?;
         report_waits(&mut session, maker, say_wait);
         session.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let (pid, host) = (session.backend_pid(), session.info().host.clone());
@@ -189,9 +185,7 @@ impl Backfill {
         slot_start: Lsn,
         begun_at: i64,
     ) -> Result<Selection, Error> {
-        session
-            .query("SET LOCAL TimeZone = 'UTC'; SET LOCAL row_security = off; SET LOCAL search_path = pg_catalog, pg_temp")
-            .await?;
+        session.query("SET LOCAL TimeZone = 'UTC'; SET LOCAL search_path = pg_catalog, pg_temp").await?;
         let sql = format!("SELECT pg_current_snapshot(), {}", micros_of("clock_timestamp()"));
         let taken = session.query(&sql).await?;
         let value = |index: usize| taken.first().and_then(|row| row.get(index));

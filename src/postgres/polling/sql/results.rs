@@ -3,6 +3,7 @@
 use pg_logical::quoting::literal;
 
 use super::{BEGIN, MAX_REFUSALS, MAX_ROWS_BEHIND, OwnClaim, PolledTable, array};
+use crate::postgres::rows::NO_LIMITS;
 
 /// The delays between refusals; the last one is repeated.
 const DELAYS: &str = "ARRAY[interval '5 s', '30 s', '5 min', '30 min', '4 h']";
@@ -67,7 +68,7 @@ impl PolledTable {
             ),
         };
         format!(
-            "{BEGIN}; {first}{lock_rows}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
+            "{BEGIN}; {NO_LIMITS}; {first}{lock_rows}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
              {published_at} = clock_timestamp(), {next_attempt_at} = NULL, {last_error} = NULL \
              WHERE (SELECT count(*) FROM c) > 0 AND {} RETURNING o.ctid AS row, o.{position} AS at, o.{status} = {published} AS done), \
              e AS (UPDATE outbox_router.poll_claims x SET ended = true WHERE {last} AND x.outbox = {outbox} \
@@ -97,7 +98,7 @@ impl PolledTable {
         } = self;
         let counted = format!("coalesce(o.{refusals}, 0) + 1");
         format!(
-            "{BEGIN}; WITH {}, p AS (UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1, {refusals} = {counted}, \
+            "{BEGIN}; {NO_LIMITS}; WITH {}, p AS (UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1, {refusals} = {counted}, \
              {last_error} = {}, {status} = CASE WHEN {counted} >= {MAX_REFUSALS} THEN {failed} ELSE o.{status} END, \
              {next_attempt_at} = CASE WHEN {counted} >= {MAX_REFUSALS} THEN 'infinity' \
              ELSE clock_timestamp() + ({DELAYS})[least({counted}, 5)] END \
@@ -132,7 +133,7 @@ impl PolledTable {
     pub fn release(&self, token: &str, tried: &[i64]) -> String {
         let PolledTable { table, outbox, attempts, .. } = self;
         format!(
-            "{BEGIN}; WITH c AS MATERIALIZED (UPDATE outbox_router.poll_claims c SET ended = true WHERE c.outbox = {outbox} AND c.id >= \
+            "{BEGIN}; {NO_LIMITS}; WITH c AS MATERIALIZED (UPDATE outbox_router.poll_claims c SET ended = true WHERE c.outbox = {outbox} AND c.id >= \
              (SELECT l.oldest FROM outbox_router.poll_claims l WHERE l.outbox = {outbox} ORDER BY l.id DESC LIMIT 1) \
              AND c.token = {} AND NOT c.ended RETURNING 1) UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1 \
              WHERE (SELECT count(*) FROM c) > 0 AND {}; \
@@ -145,7 +146,7 @@ impl PolledTable {
 
     /// Makes rows due whose predecessors are gone, whoever has removed them.
     pub fn release_orphans(&self) -> String {
-        format!("{BEGIN}; {}; {}; COMMIT", self.lock(), self.release_all())
+        format!("{BEGIN}; {NO_LIMITS}; {}; {}; COMMIT", self.lock(), self.release_all())
     }
 
     /// The same as one statement, for a transaction that has the lock.
@@ -166,7 +167,7 @@ impl PolledTable {
         let PolledTable { table, outbox, position, next_attempt_at, .. } = self;
         self.bounded.then(|| {
             format!(
-                "{BEGIN}; UPDATE {table} o SET {next_attempt_at} = now() WHERE o.ctid = ANY (ARRAY(SELECT q.ctid FROM {table} q \
+                "{BEGIN}; {NO_LIMITS}; UPDATE {table} o SET {next_attempt_at} = now() WHERE o.ctid = ANY (ARRAY(SELECT q.ctid FROM {table} q \
                  WHERE {} AND q.{next_attempt_at} IS NULL AND q.{position} < (SELECT l.from_position FROM outbox_router.poll_claims l \
                  WHERE l.outbox = {outbox} ORDER BY l.id DESC LIMIT 1) ORDER BY q.{position} LIMIT {MAX_ROWS_BEHIND} \
                  FOR UPDATE SKIP LOCKED)) AND {} AND o.{next_attempt_at} IS NULL; COMMIT",
