@@ -267,6 +267,11 @@ impl Monitor {
         lock(&self.0.slot).room
     }
 
+    /// The transaction that made the slot retain log at the last check, in this session or an earlier one.
+    pub fn slot_held_by(&self) -> Option<String> {
+        lock(&self.0.slot).held_by.clone()
+    }
+
     /// The rows of a table that is polled. Takes a short lock.
     pub fn counted_rows(&self, rows: CountedRows) {
         *lock(&self.0.rows) = Some(rows);

@@ -128,6 +128,9 @@ pub struct Slot {
     /// The slot headroom that follows from these: `ample`, `extended`, `short` or `unreserved`.
     #[serde(default)]
     pub room: Level,
+    /// The open transaction that makes the slot retain log, if it is neither the router nor Kafka.
+    #[serde(default)]
+    pub held_by: Option<String>,
 }
 
 /// The heartbeat: a logical message that the router writes to the log and receives in its stream.

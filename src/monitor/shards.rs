@@ -173,6 +173,7 @@ fn slot(shards: &[StatusReport]) -> Slot {
         safe_wal_bytes: slots().filter_map(|slot| slot.safe_wal_bytes).min(),
         safe_wal_seconds: slots().filter_map(|slot| slot.safe_wal_seconds).min_by(f64::total_cmp),
         room: slots().map(|slot| slot.room).max().unwrap_or_default(),
+        held_by: slots().find_map(|slot| slot.held_by.clone()),
     }
 }
 

@@ -6,6 +6,7 @@
 //!    +--> catalog, timeline        what is asked before the start
 //!    +--> watch                    a second session that checks meanwhile
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
+//!    +--> open_transaction         what may make it retain log
 //!    +--> dead_letters             the events that could not be sent
 //!    +--> inbox                    the events of a consumer
 //!    +--> rows                     the rows of an outbox table, by queries
@@ -28,6 +29,7 @@ pub mod dead_letters;
 pub mod functions;
 pub mod heartbeat;
 pub mod inbox;
+pub mod open_transaction;
 pub mod partitions;
 pub mod polling;
 pub mod prunes;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::maker::APPLICATION_NAME;
+use crate::advice::LOCK_REMEDY;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::config::Config;
 use crate::error::{Definite, Effect, Error, ErrorCode, Exit, Remedy, Step};
@@ -169,6 +170,7 @@ pub(super) fn interrupted(name: &str) -> Error {
 /// Logs what the creation of a slot waits for.
 pub(in crate::commands) fn say_wait(wait: &LockWait) {
     tracing::warn!(
+        remedy = LOCK_REMEDY,
         "Postgres creates the slot once all transactions that are open on the server have ended; {wait}"
     );
 }

@@ -320,12 +320,11 @@ fn lost(slot: &Slot, catalog: &Catalog, source: OutboxSource<'_>) -> Error {
             .typing(format!("outbox-router run{}", shards::argument(source.shard))),
         ]
     });
-    let prevent = Step::new(prevention);
-    Error::not_safe(
-        ErrorCode::SlotLost,
-        what,
-        Remedy::steps(steps).or("To prevent this in future", [prevent]),
-    )
+    let open = catalog.held_by.as_ref().map(|open| {
+        Step::new(format!("Leave no transaction open: {open}, makes slots retain log. {}", open.remedy))
+    });
+    let prevent = open.into_iter().chain([Step::new(prevention)]);
+    Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("To prevent this in future", prevent))
 }
 
 /// The slot that a new one replaces.
@@ -379,6 +378,7 @@ pub(crate) mod tests {
     use crate::config::Config;
     use crate::config::load::load;
     use crate::error::Exit;
+    use crate::postgres::open_transaction::tests::transaction;
     use pg_logical::Environment;
 
     pub(crate) fn slot() -> Slot {
@@ -482,7 +482,16 @@ pub(crate) mod tests {
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
             assert!(text.contains("WHERE age(xmin) <= age('7'::xid);`"), "{text}");
         }
-        let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
+        let lost = Slot { wal_status: Some("lost".into()), ..slot() };
+        let untold = refused(Some(&lost));
         assert!(untold.contains("wal_removed"), "{untold}");
+        let held_by = Some(transaction(["", "tx1", "", "billing", "app", "", "10800"]));
+        let held =
+            check(&Catalog { held_by, ..with(Some(&lost)) }, config().source()).unwrap_err().to_string();
+        assert!(
+            held.contains("tx1 (database billing, role app), open for 3 hours")
+                && held.contains("ROLLBACK PREPARED 'tx1'"),
+            "{held}"
+        );
     }
 }
