@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::bookmarks::{self, Bookmark};
 use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::heartbeat::{Writer, Written};
 use super::open_transaction::OpenTransaction;
@@ -55,6 +56,8 @@ pub enum Report {
         /// sent before it is complete.
         sent_all: bool,
     },
+    /// The bookmarks that exist.
+    Bookmarks(Vec<Bookmark>),
     /// No findings in the catalogues up to this position.
     Healthy {
         /// The end of the log from before the check.
@@ -129,6 +132,7 @@ impl Watch {
             check_walsender: check_walsender_too,
             logged_failure: None,
             restart: None,
+            next_bookmarks: Instant::now(),
             heartbeat,
         };
         Watch { reports, check_now, check_walsender, task: tokio::spawn(watcher.run()), host }
@@ -186,6 +190,8 @@ struct Watcher {
     logged_failure: Option<String>,
     /// The slot's `restart_lsn`, and since when it has been the same.
     restart: Option<(Lsn, Instant)>,
+    /// When it looks for bookmarks again.
+    next_bookmarks: Instant,
     heartbeat: Option<Writer>,
 }
 
@@ -298,6 +304,11 @@ impl Watcher {
         let (end, sent_all) = within_timeout(self.log_end(session)).await?;
         // reported by itself, because the catalogues may be locked
         self.report(Report::LogEnd { end, sent_all }).await;
+        if Instant::now() >= self.next_bookmarks {
+            self.next_bookmarks = Instant::now() + CHECK_INTERVAL;
+            let found = within_timeout(bookmarks::list(session, &self.postgres.slot)).await?;
+            self.report(Report::Bookmarks(found)).await;
+        }
         within_timeout(self.check_catalogues(session, end)).await
     }
 

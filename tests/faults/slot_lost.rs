@@ -14,11 +14,11 @@ use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 
 /// The slot may retain 16 segments of WAL. Postgres checkpoints only when a test asks for it or after 4 new segments.
-const LIMITS: &[&str] =
+pub(super) const LIMITS: &[&str] =
     &["max_slot_wal_keep_size=256MB", "max_wal_size=64MB", "min_wal_size=32MB", "checkpoint_timeout=1d"];
 
 /// Fills this many segments of WAL, 16 MiB each.
-async fn write_wal(outbox: &Outbox, segments: usize) {
+pub(super) async fn write_wal(outbox: &Outbox, segments: usize) {
     for _ in 0..segments {
         outbox.execute("SELECT pg_logical_emit_message(false, 'filler', '')").await;
         outbox.execute("SELECT pg_switch_wal()").await;

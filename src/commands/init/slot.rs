@@ -18,8 +18,8 @@ use crate::advice::LOCK_REMEDY;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::config::Config;
 use crate::error::{Definite, Effect, Error, ErrorCode, Exit, Remedy, Step};
-use crate::postgres::administrator;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
+use crate::postgres::{administrator, cluster_manager};
 
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,6 +62,9 @@ pub(super) async fn preconditions(
     }
     if missing > 0 {
         check_may_create(session, router).await?;
+        if let Some((what, remedy)) = cluster_manager::that_drops_slots(session).await? {
+            tracing::warn!(remedy, "{what}");
+        }
     }
     Ok(server)
 }

@@ -50,6 +50,10 @@ impl<S: Transport> SlotSource<S> {
             Report::Healthy { checked, slot, held_by, unconfirmed, heartbeat } => {
                 (checked, slot, held_by, unconfirmed, heartbeat)
             }
+            Report::Bookmarks(found) => {
+                self.monitor.found_bookmarks(found);
+                return Ok(());
+            }
             Report::Unhealthy(reason) => {
                 self.catalog_check.failed(reason);
                 return Ok(());

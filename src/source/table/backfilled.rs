@@ -131,6 +131,10 @@ impl BackfilledRows {
                     _ => Ok(()),
                 }
             }
+            Report::Bookmarks(found) => {
+                self.monitor.found_bookmarks(found);
+                Ok(())
+            }
             Report::Walsender { .. } | Report::LogEnd { .. } | Report::Unhealthy(_) => Ok(()),
         }
     }
