@@ -15,8 +15,8 @@ use crate::error::{self, Error, ErrorCode, Peer, Step, Transient, shell_word};
 const SERVER_LOG: &str = "The server's log says more";
 
 /// What to do about another session that holds a lock.
-pub const LOCK_REMEDY: &str = "Wait until that session's transaction has ended, or end the session, which rolls its transaction back: SELECT \
-     pg_terminate_backend(NUMBER) with the number of that server process";
+pub const LOCK_REMEDY: &str = "Wait until that transaction has ended, or roll it back: SELECT pg_terminate_backend(NUMBER) with the number of the server process, \
+     or, if it is prepared, ROLLBACK PREPARED 'NAME' in its database";
 
 impl From<pg_logical::Error> for Error {
     fn from(error: pg_logical::Error) -> Self {

@@ -455,6 +455,8 @@ async fn slot_bookmarks_rotate_and_reset_accepts_a_time() {
     );
     kafka.holds(&outbox.name, 6).await;
     outbox.all_confirmed().await;
+    // the router has dropped the oldest itself
+    assert!(!router.log().contains("the bookmark 20"), "{}", router.log());
     router.stop().await;
     assert_eq!(marked(&kafka, &outbox).await, 3);
 }

@@ -150,6 +150,8 @@ metrics! {
         "Time until slot_safe_wal_bytes is used up at the rate of the last minute; +Inf while it does not decrease.";
     SLOT_WAL_STATUS = Gauge "slot_wal_status" ["wal_status"], None,
         "1 for the replication slot's current wal_status, 0 for the others: reserved, extended, unreserved, lost.";
+    BOOKMARKS = Gauge "bookmarks" ["state"], Some(Unit::Count),
+        "Copies of the replication slot that the router can go back to (usable), and those that Postgres has invalidated (lost).";
     EVENTS_DROPPED_TOTAL = Counter "events_dropped_total" [], Some(Unit::Count),
         "Events dropped by a rule, or because no rule matches them.";
     KEYLESS_EVENTS_TOTAL = Counter "keyless_events_total" [], Some(Unit::Count),

@@ -104,6 +104,9 @@ impl Samples<'_> {
             let current = report.slot.wal_status.as_deref() == Some(status);
             self.gauge(&metrics::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));
         }
+        for (state, count) in [("usable", report.bookmarks.usable), ("lost", report.bookmarks.lost)] {
+            self.gauge(&metrics::BOOKMARKS, Some(state)).set(count as f64);
+        }
         for kind in StateKind::ALL {
             let current = kind == report.state;
             self.gauge(&metrics::STATE, Some(kind.label())).set(f64::from(u8::from(current)));

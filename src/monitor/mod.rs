@@ -31,6 +31,7 @@ use std::time::Duration;
 use pg_logical::{Lsn, PgTimestamp};
 
 use crate::metrics::histogram::Histogram;
+use crate::postgres::bookmarks::{Bookmark, KnownBookmarks};
 use crate::postgres::polling::messages::CountedRows;
 use crate::postgres::slot_headroom::Level;
 use crate::utc::Utc;
@@ -45,8 +46,8 @@ pub use event_source::EventSource;
 pub use partitions::CountedPartitions;
 pub use polling::rows_in_report;
 pub use report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, PartitionsReport, Polling, Positions, Problem,
-    Reconnects, Retention, Slot, StatusReport, TopicReport, Totals,
+    BookmarksReport, DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, PartitionsReport, Polling,
+    Positions, Problem, Reconnects, Retention, Slot, StatusReport, TopicReport, Totals,
 };
 pub use shards::Monitors;
 pub use state::{State, StateKind};
@@ -88,6 +89,7 @@ struct Inner {
     violated_contracts: Mutex<BTreeSet<String>>,
     topics: topics::Topics,
     slot: Mutex<Slot>,
+    bookmarks: KnownBookmarks,
     heartbeat: Mutex<Option<heartbeat::HeartbeatState>>,
     rows: Mutex<Option<CountedRows>>,
     retention: Mutex<Option<retention::RetentionState>>,
@@ -267,6 +269,23 @@ impl Monitor {
         lock(&self.0.slot).room
     }
 
+    /// The transaction that made the slot retain log at the last check, in this session or an earlier one.
+    pub fn slot_held_by(&self) -> Option<String> {
+        lock(&self.0.slot).held_by.clone()
+    }
+
+    /// These bookmarks exist. Takes a short lock.
+    pub fn found_bookmarks(&self, found: Vec<Bookmark>) {
+        for problem in self.0.bookmarks.look(found) {
+            self.last_problem(problem);
+        }
+    }
+
+    /// The bookmarks, for the task that makes and drops some.
+    pub fn bookmarks(&self) -> KnownBookmarks {
+        self.0.bookmarks.clone()
+    }
+
     /// The rows of a table that is polled. Takes a short lock.
     pub fn counted_rows(&self, rows: CountedRows) {
         *lock(&self.0.rows) = Some(rows);
@@ -364,6 +383,8 @@ impl Monitor {
     /// The status report with all topics, sorted by name.
     fn report(&self) -> StatusReport {
         let inner = &*self.0;
+        let (usable, lost) = inner.bookmarks.counts();
+        let bookmarks = BookmarksReport { usable, lost };
         let (state, since) = {
             let current = lock(&inner.state);
             (current.state.clone(), current.since)
@@ -389,6 +410,7 @@ impl Monitor {
                 bytes: inner.in_flight_bytes.load(Relaxed),
             },
             slot: lock(&inner.slot).clone(),
+            bookmarks,
             heartbeat: lock(&inner.heartbeat).as_ref().map(|beat| beat.report(inner.clock.now())),
             polling: lock(&inner.rows).as_ref().map(|rows| rows_in_report(rows, inner.clock.now())),
             retention: lock(&inner.retention).as_ref().map(|state| state.report(inner.clock.now())),

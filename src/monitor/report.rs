@@ -40,6 +40,9 @@ pub struct StatusReport {
     pub in_flight: InFlight,
     /// The replication slot as Postgres describes it.
     pub slot: Slot,
+    /// The copies of the slot that the router can go back to.
+    #[serde(default)]
+    pub bookmarks: BookmarksReport,
     /// The heartbeat; null if it is switched off.
     #[serde(default)]
     pub heartbeat: Option<Heartbeat>,
@@ -128,6 +131,18 @@ pub struct Slot {
     /// The slot headroom that follows from these: `ample`, `extended`, `short` or `unreserved`.
     #[serde(default)]
     pub room: Level,
+    /// The open transaction that makes the slot retain log, if it is neither the router nor Kafka.
+    #[serde(default)]
+    pub held_by: Option<String>,
+}
+
+/// How many bookmarks there are; 0 before the first look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BookmarksReport {
+    /// How many the router can go back to.
+    pub usable: u64,
+    /// How many Postgres has invalidated.
+    pub lost: u64,
 }
 
 /// The heartbeat: a logical message that the router writes to the log and receives in its stream.

@@ -6,8 +6,8 @@ use pg_logical::Lsn;
 
 use super::exposition;
 use super::report::{
-    DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot, SourceReport,
-    StatusReport, Totals,
+    BookmarksReport, DeadLetters, Heartbeat, InFlight, Lag, ParkedCount, Positions, Reconnects, Slot,
+    SourceReport, StatusReport, Totals,
 };
 use super::topics::keep_busiest;
 use super::{Monitor, Probe, TopicReport};
@@ -94,6 +94,10 @@ fn sum(name: &str, shards: &[StatusReport]) -> StatusReport {
             bytes: total(|shard| shard.in_flight.bytes),
         },
         slot: slot(shards),
+        bookmarks: BookmarksReport {
+            usable: total(|shard| shard.bookmarks.usable),
+            lost: total(|shard| shard.bookmarks.lost),
+        },
         heartbeat: heartbeat(shards),
         retention: shards.iter().find_map(|shard| shard.retention.clone()),
         partitions: shards.iter().flat_map(|shard| shard.partitions.clone()).collect(),
@@ -173,6 +177,7 @@ fn slot(shards: &[StatusReport]) -> Slot {
         safe_wal_bytes: slots().filter_map(|slot| slot.safe_wal_bytes).min(),
         safe_wal_seconds: slots().filter_map(|slot| slot.safe_wal_seconds).min_by(f64::total_cmp),
         room: slots().map(|slot| slot.room).max().unwrap_or_default(),
+        held_by: slots().find_map(|slot| slot.held_by.clone()),
     }
 }
 

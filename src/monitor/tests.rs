@@ -147,6 +147,7 @@ pub(crate) fn busy() -> (Monitor, Arc<TestClock>) {
         safe_wal_bytes: Some(1 << 26),
         safe_wal_seconds: Some(720.5),
         room: Level::Ample,
+        held_by: Some("the prepared transaction tx1 (database shop, role app)".to_owned()),
     });
     monitor.main_loop_ran();
     clock.advance(Duration::from_millis(250));

@@ -6,6 +6,8 @@
 //!    +--> catalog, timeline        what is asked before the start
 //!    +--> watch                    a second session that checks meanwhile
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
+//!    +--> open_transaction         what may make it retain log
+//!    +--> cluster_manager          what may drop it
 //!    +--> dead_letters             the events that could not be sent
 //!    +--> inbox                    the events of a consumer
 //!    +--> rows                     the rows of an outbox table, by queries
@@ -24,10 +26,12 @@ pub mod administrator;
 pub mod backfills;
 pub mod bookmarks;
 pub mod catalog;
+pub mod cluster_manager;
 pub mod dead_letters;
 pub mod functions;
 pub mod heartbeat;
 pub mod inbox;
+pub mod open_transaction;
 pub mod partitions;
 pub mod polling;
 pub mod prunes;
@@ -37,6 +41,7 @@ pub mod row_security;
 pub mod rows;
 pub mod slot_functions;
 pub mod slot_headroom;
+pub mod slot_invalidation;
 pub mod slot_lock;
 pub mod slot_record;
 pub mod standby_slots;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::catalog::Slot;
+use super::open_transaction::OpenTransaction;
 use crate::quantity::{bytes, time};
 
 /// How far back the rate is measured.
@@ -67,6 +68,15 @@ impl Level {
 fn part_left(slot: &Slot) -> Option<f64> {
     let (safe, retained) = (safe_bytes(slot)?, slot.retained_bytes?);
     Some(safe as f64 / (safe + retained).max(1) as f64)
+}
+
+/// Whether the slot retains much, and most of it not because of its reader but of transactions that were open at its position:
+/// `restart_lsn` is that far behind the confirmed position.
+pub fn may_be_held(slot: &Slot) -> bool {
+    let much =
+        slot.wal_status.as_deref() != Some("reserved") || part_left(slot).is_some_and(|left| left < 0.5);
+    let (Some(restart), Some(confirmed)) = (slot.restart_lsn, slot.confirmed_flush_lsn) else { return false };
+    much && confirmed.0.saturating_sub(restart.0) > slot.retained_bytes.unwrap_or(u64::MAX) / 2
 }
 
 /// Bytes that may be written before the slot may be lost; `None`: there is no limit.
@@ -128,17 +138,18 @@ impl SlotHeadroom {
         (seconds < LONGEST).then(|| Duration::from_secs_f64(seconds))
     }
 
-    /// The level in a sentence without a full stop, and what to do about it.
-    pub fn describe(&self, name: &str, slot: &Slot) -> (String, &'static str) {
+    /// The level in a sentence without a full stop, and what to do about it. `held_by` is the transaction that makes the slot
+    /// retain log, if it is one.
+    pub fn describe(&self, name: &str, slot: &Slot, held_by: Option<&OpenTransaction>) -> (String, String) {
         let rate = self.rate().map(|rate| format!("{}/s", bytes(rate as u64)));
-        describe(self.level, name, slot, self.left().zip(rate.clone()), rate)
+        describe(self.level, name, slot, held_by, self.left().zip(rate.clone()), rate)
     }
 }
 
-/// The same for a single sample, without a rate.
-pub fn describe_once(name: &str, slot: &Slot) -> (Level, String, &'static str) {
+/// The level of a single sample, without a rate.
+pub fn describe_once(name: &str, slot: &Slot, held_by: Option<&OpenTransaction>) -> (Level, String, String) {
     let level = Level::of(slot, None, Level::Ample);
-    let (what, remedy) = describe(level, name, slot, None, None);
+    let (what, remedy) = describe(level, name, slot, held_by, None, None);
     (level, what, remedy)
 }
 
@@ -146,26 +157,38 @@ fn describe(
     level: Level,
     name: &str,
     slot: &Slot,
+    held_by: Option<&OpenTransaction>,
     left: Option<(Duration, String)>,
     rate: Option<String>,
-) -> (String, &'static str) {
-    const RAISE: &str = "Make sure that the router runs and Kafka accepts its records (outbox-router status), or raise \
-                         max_slot_wal_keep_size and SELECT pg_reload_conf()";
+) -> (String, String) {
     let retained = bytes(slot.retained_bytes.unwrap_or_default());
     let until = safe_bytes(slot).map(|safe| {
         let left = left.map(|(left, rate)| format!(", about {} at {rate}", time(left)));
         format!("{} more may be written until it is lost{}", bytes(safe), left.unwrap_or_default())
     });
-    match (level, until) {
+    // neither the router nor Kafka can do anything about a transaction
+    let (cause, act) = match held_by {
+        Some(transaction) => (format!("; the cause is {transaction}"), transaction.remedy.as_str()),
+        None => (
+            String::new(),
+            "Make sure that the router runs and Kafka accepts its records (outbox-router status)",
+        ),
+    };
+    let (what, remedy) = match (level, until) {
         (Level::Unreserved, _) => (
             format!(
                 "the slot {name} holds back {retained} of log, more than max_slot_wal_keep_size allows, and is lost at the \
                  next checkpoint"
             ),
-            "At once lift the limit: ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf(). Then make sure that the router runs \
-             and Kafka accepts its records, and set the limit again once it has caught up",
+            format!(
+                "At once lift the limit: ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf(). {act}. Set the limit \
+                 again once the slot has caught up"
+            ),
         ),
-        (_, Some(until)) => (format!("the slot {name} holds back {retained} of log, and {until}"), RAISE),
+        (_, Some(until)) => (
+            format!("the slot {name} holds back {retained} of log, and {until}"),
+            format!("{act}. Or raise max_slot_wal_keep_size, and SELECT pg_reload_conf()"),
+        ),
         (_, None) => {
             let rate = rate.map(|rate| format!(", at {rate}")).unwrap_or_default();
             (
@@ -173,10 +196,11 @@ fn describe(
                     "the slot {name} holds back {retained} of log, and no max_slot_wal_keep_size keeps it from growing until the \
                      disk is full{rate}"
                 ),
-                "Make sure that the router runs and Kafka accepts its records (outbox-router status), and that the disk has room",
+                format!("{act}. Make sure that the disk has room"),
             )
         }
-    }
+    };
+    (what + &cause, remedy)
 }
 
 #[cfg(test)]
@@ -211,7 +235,7 @@ mod tests {
     fn shrinking_headroom_is_reported_once_with_the_time_left() {
         let mut room = SlotHeadroom::new(Level::Ample);
         assert_eq!(stuck(&mut room, 1000, 0..300), [(251, Level::Short)]);
-        let (what, remedy) = room.describe("s", &sample(598, Some(402), "reserved"));
+        let (what, remedy) = room.describe("s", &sample(598, Some(402), "reserved"), None);
         assert_eq!(
             what,
             "the slot s holds back 598.0 MiB of log, and 402.0 MiB more may be written until it is lost, about 3 minutes at \
@@ -272,8 +296,57 @@ mod tests {
             .collect();
         assert_eq!(before, [Level::Extended]);
         assert_eq!(room.left(), None);
-        let (what, _) = room.describe("s", &sample(19));
+        let (what, _) = room.describe("s", &sample(19), None);
         assert!(what.ends_with("until the disk is full, at 1.0 MiB/s"), "{what}");
+    }
+
+    #[test]
+    fn only_a_slot_that_is_confirmed_far_beyond_its_restart_lsn_is_held_by_transactions() {
+        for (status, retained, behind, safe, held) in [
+            ("extended", 1000, 990, None, true),
+            ("extended", 1000, 300, None, false),
+            ("unreserved", 1000, 600, Some(-1), true),
+            ("reserved", 60, 60, Some(40), true),
+            ("reserved", 40, 40, Some(60), false),
+            ("reserved", 1000, 1000, None, false),
+        ] {
+            let position = |mib: i64| Some(pg_logical::Lsn((mib * MIB) as u64));
+            let slot = Slot {
+                restart_lsn: position(5000),
+                confirmed_flush_lsn: position(5000 + behind),
+                ..sample(retained, safe, status)
+            };
+            assert_eq!(may_be_held(&slot), held, "{status} {retained} {behind}");
+        }
+    }
+
+    #[test]
+    fn a_transaction_that_holds_the_log_is_blamed_instead_of_router_and_kafka() {
+        let open = crate::postgres::open_transaction::tests::transaction;
+        let prepared = open(["", "tx1", "", "billing", "app", "", "10800"]);
+        let idle = open(["7", "", "psql", "shop", "app", "idle in transaction", "180"]);
+        let hidden = open(["7", "", "", "shop", "app", "", ""]);
+        for (transaction, cause, act) in [
+            (&prepared, "tx1 (database billing, role app), open for 3 hours", "ROLLBACK PREPARED 'tx1'"),
+            (
+                &idle,
+                "process 7 (application_name psql, database shop, role app, idle in transaction), open for 3 minutes",
+                "pg_terminate_backend(7)",
+            ),
+            (&hidden, "process 7 (database shop, role app)", "pg_terminate_backend(7)"),
+        ] {
+            for slot in [
+                sample(1000, None, "extended"),
+                sample(900, Some(100), "extended"),
+                sample(1010, Some(-10), "unreserved"),
+            ] {
+                let (_, what, remedy) = describe_once("s", &slot, Some(transaction));
+                assert!(what.starts_with("the slot s holds back") && what.ends_with(cause), "{what}");
+                assert!(remedy.contains(act) && !remedy.contains("Kafka"), "{remedy}");
+                let (_, what, remedy) = describe_once("s", &slot, None);
+                assert!(!what.contains("the cause is") && remedy.contains("Kafka"), "{what} {remedy}");
+            }
+        }
     }
 
     #[test]

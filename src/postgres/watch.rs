@@ -17,8 +17,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::bookmarks::{self, Bookmark};
 use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
 use super::heartbeat::{Writer, Written};
+use super::open_transaction::OpenTransaction;
+use super::slot_headroom;
 use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
 use crate::checkpoint::StreamDefinition;
@@ -53,12 +56,16 @@ pub enum Report {
         /// sent before it is complete.
         sent_all: bool,
     },
+    /// The bookmarks that exist.
+    Bookmarks(Vec<Bookmark>),
     /// No findings in the catalogues up to this position.
     Healthy {
         /// The end of the log from before the check.
         checked: Lsn,
         /// The slot at that time.
         slot: Box<Slot>,
+        /// The open transaction that makes the slot retain much log, if it is one.
+        held_by: Option<OpenTransaction>,
         /// The standbys that Postgres waits for and that have not confirmed `checked`.
         unconfirmed: Vec<Unconfirmed>,
         /// The state of the heartbeat; `None`: it is switched off.
@@ -124,6 +131,8 @@ impl Watch {
             check_now: check_now_too,
             check_walsender: check_walsender_too,
             logged_failure: None,
+            restart: None,
+            next_bookmarks: Instant::now(),
             heartbeat,
         };
         Watch { reports, check_now, check_walsender, task: tokio::spawn(watcher.run()), host }
@@ -179,6 +188,10 @@ struct Watcher {
     check_walsender: Arc<Notify>,
     /// Why the last check failed, as it was logged.
     logged_failure: Option<String>,
+    /// The slot's `restart_lsn`, and since when it has been the same.
+    restart: Option<(Lsn, Instant)>,
+    /// When it looks for bookmarks again.
+    next_bookmarks: Instant,
     heartbeat: Option<Writer>,
 }
 
@@ -291,6 +304,11 @@ impl Watcher {
         let (end, sent_all) = within_timeout(self.log_end(session)).await?;
         // reported by itself, because the catalogues may be locked
         self.report(Report::LogEnd { end, sent_all }).await;
+        if Instant::now() >= self.next_bookmarks {
+            self.next_bookmarks = Instant::now() + CHECK_INTERVAL;
+            let found = within_timeout(bookmarks::list(session, &self.postgres.slot)).await?;
+            self.report(Report::Bookmarks(found)).await;
+        }
         within_timeout(self.check_catalogues(session, end)).await
     }
 
@@ -327,8 +345,26 @@ impl Watcher {
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
         let slot = Box::new(catalog.slot.ok_or_else(missing)?);
+        let held_by = self.held_by(session, &slot).await?;
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
-        Ok(Report::Healthy { checked, slot, unconfirmed, heartbeat })
+        Ok(Report::Healthy { checked, slot, held_by, unconfirmed, heartbeat })
+    }
+
+    /// The transaction that makes the slot retain log. It is older than the `restart_lsn` that it holds.
+    async fn held_by(
+        &mut self,
+        session: &mut Session,
+        slot: &Slot,
+    ) -> Result<Option<OpenTransaction>, QueryError> {
+        let Some(lsn) = slot.restart_lsn else { return Ok(None) };
+        let (_, since) = *self.restart.insert(match self.restart {
+            Some((before, since)) if before == lsn => (lsn, since),
+            _ => (lsn, Instant::now()),
+        });
+        match slot_headroom::may_be_held(slot) {
+            true => OpenTransaction::oldest(session, since.elapsed()).await,
+            false => Ok(None),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::with_config_file;
 use crate::monitor::{self, Monitor};
 use crate::postgres::catalog::Slot;
+use crate::postgres::open_transaction::OpenTransaction;
 use crate::postgres::slot_headroom::{Level, SlotHeadroom, safe_bytes};
 
 /// The headroom of a slot, while a session of the router holds it.
@@ -24,9 +25,12 @@ impl Headroom {
         self.samples.left()
     }
 
-    /// Adds a sample.
-    pub(super) fn show(&mut self, slot: &Slot, monitor: &Monitor) {
+    /// Adds a sample. `held_by` is the transaction that makes the slot retain log, if it is one.
+    pub(super) fn show(&mut self, slot: &Slot, held_by: Option<&OpenTransaction>, monitor: &Monitor) {
         let changed = self.samples.add_sample(Instant::now(), slot);
+        let held_by = held_by.filter(|_| self.samples.level() > Level::Ample);
+        let who = held_by.map(|transaction| transaction.who.clone());
+        let another = who.is_some() && who != monitor.slot_held_by();
         let (before, room) = (monitor.slot_headroom_level(), self.samples.level());
         monitor.slot(monitor::Slot {
             at: None,
@@ -35,11 +39,12 @@ impl Headroom {
             safe_wal_bytes: safe_bytes(slot),
             safe_wal_seconds: self.left().map(|left| left.as_secs_f64()),
             room,
+            held_by: who,
         });
-        if changed.is_none() {
+        if changed.is_none() && !another {
             return;
         }
-        let (what, remedy) = self.samples.describe(&self.slot, slot);
+        let (what, remedy) = self.samples.describe(&self.slot, slot, held_by);
         let remedy = with_config_file(remedy);
         match room {
             Level::Ample => tracing::info!("the slot has room again: {what}"),
@@ -47,7 +52,7 @@ impl Headroom {
             Level::Unreserved => tracing::error!(remedy, "{what}"),
             Level::Extended | Level::Short => tracing::warn!(remedy, "{what}"),
         }
-        if room > before {
+        if room > before || another {
             monitor.last_problem(what);
         }
     }

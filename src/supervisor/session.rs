@@ -79,7 +79,8 @@ pub(super) async fn run(
     (state.was_active, state.switch_to_bulk) = (true, None);
     // lives as long as the session
     let _bookmarks = config.bookmarks.clone().map(|settings| {
-        RollingBookmarks::start(&config.name, &config.postgres, settings, started.host.clone())
+        let host = started.host.clone();
+        RollingBookmarks::start(&config.name, &config.postgres, settings, host, monitor.bookmarks())
     });
     let connected = started.connected.clone();
     let mut relay = pin!(relay(config, started, monitor, stop));

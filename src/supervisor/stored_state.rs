@@ -47,5 +47,6 @@ fn show_slot(slot: &Slot, monitor: &Monitor) {
         // needs several observations, which the streaming session makes
         safe_wal_seconds: None,
         room: monitor.slot_headroom_level(),
+        held_by: monitor.slot_held_by(),
     });
 }

@@ -79,6 +79,24 @@ async fn a_lost_slot_is_reported_and_not_recreated() {
 
 #[tokio::test]
 #[ignore = "runs in scripts/test --full"]
+async fn a_cluster_manager_that_drops_slots_is_told_to_ignore_them() {
+    let server = PrivatePostgres::start(TRUST, &[]).await;
+    let place = place(&server).with("ADMIN__LISTEN", "127.0.0.1:1");
+    let advice = format!("{{database: '{}', plugin: pgoutput, type: logical}}", place.name);
+    assert_eq!(Found::at(&place).of("cluster_manager"), "");
+    let mut patroni = server.superuser().await;
+    patroni.query("SET application_name = 'Patroni heartbeat'").await.unwrap();
+    let found = Found::at(&place).of("cluster_manager");
+    assert!(found.starts_with("warning: Patroni") && found.contains(&advice), "{found}");
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 0 && ran.err.contains("ignore_slots") && ran.err.contains(&advice), "{ran:?}");
+    // only a new slot is worth a warning
+    let ran = place.run(&["init"]);
+    assert!(ran.code == 0 && !ran.err.contains("Patroni"), "{ran:?}");
+}
+
+#[tokio::test]
+#[ignore = "runs in scripts/test --full"]
 async fn a_wrong_password_is_reported_but_not_shown() {
     let server = PrivatePostgres::start("host all all 127.0.0.1/32 scram-sha-256\n", &[]).await;
     server.execute(&["CREATE ROLE router LOGIN PASSWORD 'right'"]).await;

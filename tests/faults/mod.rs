@@ -1,6 +1,7 @@
 //! Routers, brokers and Postgres servers fail, lose privileges or lose data while events flow.
 
 pub(crate) mod authorization;
+mod bookmarks_lost;
 mod broker_errors;
 pub(crate) mod broker_stopped;
 mod cluster;

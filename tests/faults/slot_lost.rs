@@ -14,11 +14,11 @@ use crate::support::router::{Ended, Router};
 use crate::support::settings::Settings;
 
 /// The slot may retain 16 segments of WAL. Postgres checkpoints only when a test asks for it or after 4 new segments.
-const LIMITS: &[&str] =
+pub(super) const LIMITS: &[&str] =
     &["max_slot_wal_keep_size=256MB", "max_wal_size=64MB", "min_wal_size=32MB", "checkpoint_timeout=1d"];
 
 /// Fills this many segments of WAL, 16 MiB each.
-async fn write_wal(outbox: &Outbox, segments: usize) {
+pub(super) async fn write_wal(outbox: &Outbox, segments: usize) {
     for _ in 0..segments {
         outbox.execute("SELECT pg_logical_emit_message(false, 'filler', '')").await;
         outbox.execute("SELECT pg_switch_wal()").await;
@@ -212,6 +212,76 @@ async fn steps_leave_no_hole(outbox: &Outbox, kafka: &Kafka, settings: &Settings
     // what is sent twice was announced: it was stored, and was in Kafka
     let twice = stored.intersection(&sent).count();
     assert_eq!(kafka.count(&outbox.name).await, Ok(all.len() + twice));
+}
+
+/// Whoever leaves a transaction open makes the slot retain log, although the router has confirmed everything.
+#[tokio::test]
+#[ignore = "runs in scripts/test --full"]
+async fn slot_held_back_by_an_open_transaction_names_it_and_what_ends_it() {
+    let settings = [LIMITS, &["max_prepared_transactions=2"]].concat();
+    let server = PrivatePostgres::start(PG_HBA, &settings).await;
+    let (outbox, kafka) = (Outbox::on(&server.url()).await, Kafka::shared());
+    let settings = Settings::new(&outbox, &kafka);
+    let mut router = Router::active(&settings).await;
+    let held_by = |status: &serde_json::Value| Some(status["slot"]["held_by"].as_str()?.to_owned());
+    let (mut here, mut idle) =
+        (server.superuser_in(&outbox.name).await, server.superuser_in(&outbox.name).await);
+    let mut elsewhere = server.superuser().await;
+    for (session, prepared, database) in [
+        (&mut here, Some("of this database"), outbox.name.as_str()),
+        (&mut idle, None, outbox.name.as_str()),
+        (&mut elsewhere, Some("of_another"), "postgres"),
+    ] {
+        for sql in ["BEGIN", "CREATE TABLE made_by_it ()"] {
+            session.query(sql).await.unwrap();
+        }
+        let (who, end) = match prepared {
+            Some(gid) => {
+                session.query(&format!("PREPARE TRANSACTION '{gid}'")).await.unwrap();
+                (format!("the prepared transaction {gid} ("), format!("ROLLBACK PREPARED '{gid}'"))
+            }
+            None => {
+                let pid = session.backend_pid();
+                (
+                    format!("the transaction of server process {pid} ("),
+                    format!("SELECT pg_terminate_backend({pid})"),
+                )
+            }
+        };
+        // a checkpoint logs the running transactions
+        outbox.execute("CHECKPOINT").await;
+        write_wal(&outbox, 6).await;
+        outbox.insert("order", "a", "{}").await;
+        outbox.all_confirmed().await;
+        let named = router
+            .shows("the status names the transaction", |status| {
+                held_by(status).filter(|by| by.starts_with(&who))
+            })
+            .await;
+        assert!(named.contains(&format!("database {database}, role ")), "{named}");
+        router.logs(&format!("the cause is {who}")).await;
+        let blamed = router.log().lines().rfind(|line| line.contains("the cause is")).unwrap().to_owned();
+        assert!(blamed.contains(&end) && !blamed.contains("Kafka"), "{blamed}");
+        succeeded(settings.run_async(&["check"]).await, &[&format!("the cause is {who}"), &end]);
+        match prepared {
+            Some(_) => drop(session.query(&end).await.unwrap()),
+            None => outbox.execute(&end).await,
+        }
+        eventually("the slot has room again", async || {
+            outbox.execute("CHECKPOINT").await;
+            router.status().filter(|status| held_by(status).is_none() && status["slot"]["room"] == "ample")
+        })
+        .await;
+    }
+
+    for sql in ["BEGIN", "CREATE TABLE made_by_it ()", "PREPARE TRANSACTION 'last'"] {
+        elsewhere.query(sql).await.unwrap();
+    }
+    outbox.execute("CHECKPOINT").await;
+    write_wal(&outbox, 18).await;
+    outbox.execute("CHECKPOINT").await;
+    let ended = router.exits(3).await;
+    ended.says(&["OBR-3004", "the prepared transaction last (database postgres", "ROLLBACK PREPARED 'last'"]);
 }
 
 /// Postgres 18 and later invalidate a slot that nobody reads.

@@ -88,7 +88,12 @@ impl PrivatePostgres {
 
     /// A session of the superuser.
     pub(crate) async fn superuser(&self) -> Session {
-        let conninfo = conninfo([self.unix()], "postgres");
+        self.superuser_in("postgres").await
+    }
+
+    /// The same in this database.
+    pub(crate) async fn superuser_in(&self, database: &str) -> Session {
+        let conninfo = ConnInfo { dbname: database.to_owned(), ..conninfo([self.unix()], "postgres") };
         Session::connect(&conninfo, &Startup::default()).await.unwrap()
     }
 

@@ -6,6 +6,7 @@
 mod address;
 mod allowed_topics;
 mod backfill;
+mod bookmarks;
 mod dead_letters;
 mod end_to_end;
 mod failover;

@@ -8,8 +8,8 @@ use super::address::is_local;
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
 use super::{
-    backfill, dead_letters, failover, outbox, partitions, polling, positions, role, rows_kept, server,
-    shards, slot,
+    backfill, bookmarks, dead_letters, failover, outbox, partitions, polling, positions, role, rows_kept,
+    server, shards, slot,
 };
 use crate::commands::connect;
 use crate::commands::server::Server;
@@ -75,6 +75,8 @@ async fn check_in_session(
     server::check_settings(&server, config, &catalog, findings);
     role::check(session, config, &server, &catalog, findings).await?;
     slot::check(session, config, &catalog, findings).await?;
+    bookmarks::check(session, config, findings).await?;
+    bookmarks::check_cluster_manager(session, findings).await?;
     backfill::check(session, config, findings).await?;
     failover::check(session, config, &server, &catalog, findings).await?;
     role::check_heartbeat(session, config, findings).await?;
@@ -89,6 +91,7 @@ async fn check_in_session(
     for shard in others {
         let catalog = Catalog::query(session, &shard.postgres, &shard.outbox).await?;
         slot::check(session, shard, &catalog, findings).await?;
+        bookmarks::check(session, shard, findings).await?;
         backfill::check(session, shard, findings).await?;
         outbox::check_published(shard, &catalog, findings);
         catalogs.push(catalog);

@@ -48,8 +48,11 @@ pub(super) fn check_settings(server: &Server, config: &Config, catalog: &Catalog
     if let Some(timeout) = &server.idle_replication_slot_timeout {
         findings.warning(
             "idle_replication_slot_timeout",
-            format!("a router that is stopped for longer than {timeout} loses its slot"),
-            "Set idle_replication_slot_timeout = 0, or never stop the router for that long",
+            format!(
+                "a router that is stopped for longer than {timeout} loses its slot, and every bookmark is lost at that age, because nobody \
+                 reads bookmarks"
+            ),
+            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
         );
     }
 }

@@ -1,11 +1,14 @@
 //! The slot: whether it exists, who reads it, and how much log it retains.
 
+use std::time::Duration;
+
 use pg_logical::session::Session;
 
 use super::finding::Findings;
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Transient};
 use crate::postgres::catalog::{self, Catalog, Slot};
+use crate::postgres::open_transaction::OpenTransaction;
 use crate::postgres::slot_headroom::{self, Level};
 use crate::postgres::slot_lock;
 use crate::quantity::bytes;
@@ -36,7 +39,11 @@ pub(super) async fn check(
         return Ok(());
     }
     if let Some(slot) = &catalog.slot {
-        check_headroom(name, slot, findings);
+        let held_by = match slot_headroom::may_be_held(slot) {
+            true => OpenTransaction::oldest(session, Duration::ZERO).await?,
+            false => None,
+        };
+        check_headroom(name, slot, held_by.as_ref(), findings);
     }
     Ok(())
 }
@@ -49,8 +56,8 @@ fn describe(name: &str, slot: &Slot, reader: &str) -> String {
 }
 
 /// How much may be written until the slot is lost.
-fn check_headroom(name: &str, slot: &Slot, findings: &mut Findings) {
-    let (level, what, remedy) = slot_headroom::describe_once(name, slot);
+fn check_headroom(name: &str, slot: &Slot, held_by: Option<&OpenTransaction>, findings: &mut Findings) {
+    let (level, what, remedy) = slot_headroom::describe_once(name, slot, held_by);
     match level {
         Level::Ample => {}
         Level::Unreserved => findings.error("slot_headroom_level", ErrorCode::SlotHeadroom, what, remedy),

@@ -14,11 +14,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::maker::APPLICATION_NAME;
+use crate::advice::LOCK_REMEDY;
 use crate::commands::server::{FAILOVER_SLOTS, STANDBY_REMEDY, Server, Usage};
 use crate::config::Config;
 use crate::error::{Definite, Effect, Error, ErrorCode, Exit, Remedy, Step};
-use crate::postgres::administrator;
 use crate::postgres::catalog::{Catalog, ROW_FILTERS, Slot, no_row_filters};
+use crate::postgres::{administrator, cluster_manager};
 
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +62,9 @@ pub(super) async fn preconditions(
     }
     if missing > 0 {
         check_may_create(session, router).await?;
+        if let Some((what, remedy)) = cluster_manager::that_drops_slots(session).await? {
+            tracing::warn!(remedy, "{what}");
+        }
     }
     Ok(server)
 }
@@ -169,6 +173,7 @@ pub(super) fn interrupted(name: &str) -> Error {
 /// Logs what the creation of a slot waits for.
 pub(in crate::commands) fn say_wait(wait: &LockWait) {
     tracing::warn!(
+        remedy = LOCK_REMEDY,
         "Postgres creates the slot once all transactions that are open on the server have ended; {wait}"
     );
 }

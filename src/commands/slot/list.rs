@@ -35,6 +35,8 @@ struct ListedBookmark {
     made: String,
     slot: String,
     position: Option<String>,
+    /// Why Postgres has invalidated it; null if the router can go back to it.
+    lost: Option<String>,
     wal_status: String,
     retained_bytes: u64,
 }
@@ -68,6 +70,7 @@ async fn query(config: &Config) -> Result<Listed, Error> {
             .map(|bookmark| ListedBookmark {
                 name: bookmark.title(),
                 made: bookmark.made(),
+                lost: bookmark.is_lost().then(|| bookmark.cause().0.to_owned()),
                 position: bookmark.position.map(|lsn| lsn.to_string()),
                 slot: bookmark.slot,
                 wal_status: bookmark.wal_status,
@@ -119,7 +122,13 @@ fn render(listed: &Listed, style: &TableStyle) -> String {
     }
     align_right(&mut table, &[4]);
     text.push('\n');
-    text + &trimmed(&table)
+    text += &trimmed(&table);
+    for bookmark in &listed.bookmarks {
+        if let Some(cause) = &bookmark.lost {
+            text += &format!("\n{} is lost: {cause}\n", bookmark.name);
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -132,6 +141,7 @@ mod tests {
             name: name.into(),
             made: "2026-11-21T14:05:00.000Z".into(),
             slot: "outbox_router_bookmark_x".into(),
+            lost: position.is_none().then(|| "idle_timeout: nobody read it".into()),
             position: position.map(Into::into),
             wal_status: wal_status.into(),
             retained_bytes: 5 << 20,

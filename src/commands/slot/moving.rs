@@ -20,7 +20,7 @@ use crate::cli::slot::MoveArgs;
 use crate::commands::stored_position::StoredPosition;
 use crate::commands::{ANSWER_TIMEOUT, confirm_by_count};
 use crate::config::Config;
-use crate::error::{Definite, Error, ErrorCode, Exit, Step};
+use crate::error::{Definite, Error, ErrorCode, Exit, Remedy, Step};
 use crate::postgres::backfills::access::refuse_unfinished;
 use crate::postgres::bookmarks::{self, Bookmark, REPLICATION};
 use crate::postgres::slot_functions;
@@ -50,13 +50,12 @@ pub(super) async fn reset(config: &Arc<Config>, to: &str, how: &MoveArgs) -> Res
         return Err(nothing_to_go_back_to(to, &known));
     };
     let Some(position) = bookmark.position.filter(|_| !bookmark.is_lost()) else {
+        let (cause, prevention) = bookmark.cause();
         return Err(Error::refused(
             ErrorCode::PositionUnusable,
-            format!(
-                "the bookmark {} is lost: Postgres has removed the log that it retained",
-                bookmark.title()
-            ),
-            "Use a later bookmark; max_slot_wal_keep_size limits how much log a slot retains",
+            format!("the bookmark {} is lost: Postgres has invalidated it ({cause})", bookmark.title()),
+            Remedy::steps([Step::new("Use another bookmark")])
+                .or("To prevent this in future", [Step::new(prevention)]),
         ));
     };
     let back = Position { flush: position, partial: None };

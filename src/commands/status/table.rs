@@ -93,6 +93,9 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
                 lasts.unwrap_or_default()
             ),
         ));
+        if let Some(held_by) = &report.slot.held_by {
+            lines.push(("slot held by", held_by.clone()));
+        }
     } else if let Some(status) = &report.slot.wal_status {
         lines.push(("slot", format!("{status}{at}")));
     }

@@ -4,6 +4,7 @@
 //! contains the router's slot, the bookmark's name, and when it was made:
 //! `outbox_router_bookmark_before_import_20261121140500`.
 
+mod known;
 mod rolling;
 
 use pg_logical::Lsn;
@@ -13,11 +14,12 @@ use pg_logical::session::Session;
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 use super::catalog::FLUSH_LSN;
-use super::slot_functions;
+use super::{slot_functions, slot_invalidation};
 use crate::advice::OrRemedy;
 use crate::error::{Error, ErrorCode, Peer};
 use crate::utc::Utc;
 
+pub use known::KnownBookmarks;
 pub use rolling::RollingBookmarks;
 
 /// The longest name of a slot (Postgres manual, "NAMEDATALEN").
@@ -41,6 +43,12 @@ pub struct Bookmark {
     pub retained_bytes: u64,
     /// `wal_status`
     pub wal_status: String,
+    /// `invalidation_reason`, from 17 on.
+    pub invalidation_reason: Option<String>,
+    /// `conflicting`, from 16 on.
+    pub conflicting: bool,
+    /// Whether `max_slot_wal_keep_size` is set.
+    pub limited: bool,
 }
 
 impl Bookmark {
@@ -54,17 +62,28 @@ impl Bookmark {
         Utc::from(self.made).to_string()
     }
 
-    /// Whether Postgres has removed the log that it needs.
+    /// Whether Postgres has invalidated it, which is permanent.
     pub fn is_lost(&self) -> bool {
-        self.position.is_none() || self.wal_status == "lost"
+        self.position.is_none()
+            || self.wal_status == "lost"
+            || self.invalidation_reason.is_some()
+            || self.conflicting
+    }
+
+    /// Why it is lost, as far as the server says, and how to prevent that.
+    pub fn cause(&self) -> (&str, &'static str) {
+        slot_invalidation::cause(self.invalidation_reason.as_deref(), self.conflicting, self.limited)
     }
 }
 
 /// The bookmarks of a slot, oldest first.
-pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Error> {
+pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, QueryError> {
+    // as JSON, because not every version has these columns
     let sql = format!(
         "SELECT s.slot_name, s.confirmed_flush_lsn, s.wal_status, \
-         GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))::bigint \
+         GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))::bigint, \
+         pg_catalog.to_jsonb(s) ->> 'invalidation_reason', pg_catalog.to_jsonb(s) ->> 'conflicting', \
+         current_setting('max_slot_wal_keep_size') <> '-1' \
          FROM pg_catalog.pg_replication_slots s \
          WHERE s.database = pg_catalog.current_database() AND s.plugin = 'pgoutput' AND NOT s.temporary \
          AND pg_catalog.starts_with(s.slot_name, {})",
@@ -82,6 +101,9 @@ pub async fn list(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Er
                 position: row.get(1).and_then(|lsn| lsn.parse().ok()),
                 wal_status: row.get(2).unwrap_or("lost").to_owned(),
                 retained_bytes: row.get(3).and_then(|bytes| bytes.parse().ok()).unwrap_or_default(),
+                invalidation_reason: row.get(4).map(str::to_owned),
+                conflicting: row.get(5) == Some("true"),
+                limited: row.get(6) == Some("t"),
             })
         })
         .collect();
@@ -245,7 +267,7 @@ mod tests {
         parse_time(text, OffsetDateTime::UNIX_EPOCH).unwrap()
     }
 
-    fn bookmark(slot: &str) -> Bookmark {
+    pub(super) fn bookmark(slot: &str) -> Bookmark {
         let (name, made) = parse("shop", slot).unwrap();
         Bookmark {
             slot: slot.into(),
@@ -254,6 +276,9 @@ mod tests {
             position: Some(Lsn(1)),
             retained_bytes: 0,
             wal_status: "reserved".into(),
+            invalidation_reason: None,
+            conflicting: false,
+            limited: false,
         }
     }
 

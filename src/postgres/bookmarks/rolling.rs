@@ -8,7 +8,7 @@ use pg_logical::session::Session;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
-use super::{Bookmark, drop_slot, list, make, parse_stamp, stamp};
+use super::{Bookmark, KnownBookmarks, drop_slot, list, make, parse_stamp, stamp};
 use crate::config::Postgres;
 use crate::config::bookmarks::Bookmarks;
 use crate::error::{Effect, Error, ErrorCode, Peer};
@@ -26,11 +26,18 @@ pub struct RollingBookmarks(JoinHandle<()>);
 
 impl RollingBookmarks {
     /// Starts for a router of this name and its slot, on the server that the stream comes from.
-    pub fn start(name: &str, postgres: &Postgres, settings: Bookmarks, host: Host) -> Self {
+    pub fn start(
+        name: &str,
+        postgres: &Postgres,
+        settings: Bookmarks,
+        host: Host,
+        seen: KnownBookmarks,
+    ) -> Self {
         let mut conninfo = postgres.conninfo.clone();
         conninfo.hosts = vec![host];
         let (name, slot) = (name.to_owned(), postgres.slot.clone());
-        RollingBookmarks(tokio::spawn(Maker { name, slot, conninfo, settings, failed: None }.run()))
+        let maker = Maker { name, slot, conninfo, settings, seen, failed: None };
+        RollingBookmarks(tokio::spawn(maker.run()))
     }
 }
 
@@ -46,6 +53,8 @@ struct Maker {
     slot: String,
     conninfo: ConnInfo,
     settings: Bookmarks,
+    /// What the catalogue watch has seen too.
+    seen: KnownBookmarks,
     /// The last failure, which is logged once.
     failed: Option<String>,
 }
@@ -87,19 +96,16 @@ impl Maker {
     async fn make_and_drop(&self, session: &mut Session) -> Result<(), Error> {
         let slot = &self.slot;
         let known = list(session, slot).await?;
+        // before the lost ones are dropped
+        self.seen.look(known.clone());
         let now = parse_stamp(&stamp(session).await?).unwrap_or_else(OffsetDateTime::now_utc);
         let plan = plan(&known, &self.settings, now);
         for bookmark in plan.dropped {
+            self.seen.drops(bookmark);
             drop_slot(session, &bookmark.slot).await?;
             let kept = bytes(bookmark.retained_bytes);
-            if bookmark.is_lost() {
-                tracing::warn!(
-                    bookmark = bookmark.title(),
-                    "the bookmark was lost to max_slot_wal_keep_size, and is dropped: keep fewer, or raise it"
-                );
-            } else {
-                tracing::info!(bookmark = bookmark.title(), kept, why = plan.why, "bookmark dropped");
-            }
+            let why = if bookmark.is_lost() { "it is lost" } else { plan.why };
+            tracing::info!(bookmark = bookmark.title(), kept, why, "bookmark dropped");
         }
         if plan.due {
             leave_room(session).await?;
@@ -166,6 +172,9 @@ mod tests {
             position: Some(Lsn(1)),
             retained_bytes: retained,
             wal_status: "reserved".into(),
+            invalidation_reason: None,
+            conflicting: false,
+            limited: false,
         }
     }
 
@@ -195,7 +204,13 @@ mod tests {
         assert_eq!(planned(&known, 1, None, 30), (vec![slot(0), slot(10), slot(20)], true));
         assert_eq!(planned(&known, 9, Some(500), 25), (vec![slot(0)], false));
         assert_eq!(planned(&known, 9, Some(99), 25), (vec![slot(0), slot(10), slot(20)], false));
-        let lost = [Bookmark { position: None, ..bookmark(0, 0, "") }, bookmark(10, 500, "")];
-        assert_eq!(planned(&lost, 9, None, 15), (vec![slot(0)], false));
+        for lost in [
+            Bookmark { position: None, ..bookmark(0, 0, "") },
+            Bookmark { wal_status: "lost".into(), ..bookmark(0, 0, "") },
+            Bookmark { invalidation_reason: Some("idle_timeout".into()), ..bookmark(0, 0, "") },
+            Bookmark { conflicting: true, ..bookmark(0, 0, "") },
+        ] {
+            assert_eq!(planned(&[lost, bookmark(10, 500, "")], 9, None, 15), (vec![slot(0)], false));
+        }
     }
 }

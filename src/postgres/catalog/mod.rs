@@ -33,6 +33,7 @@ use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_command;
+use crate::postgres::open_transaction::OpenTransaction;
 
 /// The state of the catalogues at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct Catalog {
     pub named: Vec<Named>,
     /// Whether the session has the router's own role, and that is a superuser, which may create and grant everything.
     pub superuser: bool,
+    /// If the slot is lost: the open transaction that may be the cause.
+    pub held_by: Option<OpenTransaction>,
 }
 
 impl Catalog {
@@ -79,9 +82,13 @@ impl Catalog {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, outbox, tables, version)).await?;
-        read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
-            pg_logical::Error::transient("the catalogues returned a row that cannot be read").into()
-        })
+        let mut catalog = read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
+            pg_logical::Error::transient("the catalogues returned a row that cannot be read")
+        })?;
+        if let Some(xmin) = catalog.slot.as_ref().and_then(lost_since) {
+            catalog.held_by = OpenTransaction::since(session, xmin).await?;
+        }
+        Ok(catalog)
     }
 
     /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
@@ -188,6 +195,12 @@ impl Catalog {
     fn confirmed(&self) -> Lsn {
         self.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
+}
+
+/// The `catalog_xmin` of a slot whose log Postgres has removed.
+fn lost_since(slot: &Slot) -> Option<u32> {
+    let removed = slot.invalidation_reason.as_deref().is_none_or(|reason| reason == "wal_removed");
+    slot.catalog_xmin.filter(|_| slot.wal_status.as_deref() == Some("lost") && removed)
 }
 
 /// The query for a server of `version` (`server_version_num`). It returns a row for each table, with its columns if `tables`.

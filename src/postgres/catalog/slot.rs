@@ -10,7 +10,7 @@ use super::recovery_sql;
 use super::{Catalog, Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
-use crate::postgres::{slot_functions, standby_slots};
+use crate::postgres::{slot_functions, slot_invalidation, standby_slots};
 use crate::shards;
 
 /// One row of `pg_replication_slots`, and how much log it retains.
@@ -32,6 +32,8 @@ pub struct Slot {
     pub wal_status: Option<String>,
     /// `safe_wal_size`: how many bytes may be written before the slot may be lost; `None`: there is no limit.
     pub safe_wal_size: Option<i64>,
+    /// Whether `max_slot_wal_keep_size` is set.
+    pub limited: bool,
     /// Bytes of log that it retains.
     pub retained_bytes: Option<u64>,
     /// `conflicting`, from 16 on.
@@ -69,7 +71,7 @@ pub(super) fn columns(version: u32) -> String {
     let retained = format!("GREATEST(0, pg_catalog.pg_wal_lsn_diff(({FLUSH_LSN}), s.restart_lsn))");
     format!(
         "s.slot_name, s.plugin, s.database, pg_catalog.current_database(), s.active_pid, s.restart_lsn, \
-         s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, {retained}, {conflicting}, {invalidation_reason}, \
+         s.confirmed_flush_lsn, s.wal_status, s.safe_wal_size, current_setting('max_slot_wal_keep_size') <> '-1', {retained}, {conflicting}, {invalidation_reason}, \
          s.catalog_xmin, s.temporary, s.two_phase, {failover}"
     )
 }
@@ -103,6 +105,7 @@ impl Slot {
             confirmed_flush_lsn: parsed(next())?,
             wal_status: next(),
             safe_wal_size: parsed(next())?,
+            limited: flag(next()),
             retained_bytes: parsed(next())?,
             conflicting: flag(next()),
             invalidation_reason: next(),
@@ -268,42 +271,12 @@ impl Slot {
             || self.invalidation_reason.is_some()
             || self.confirmed_flush_lsn.is_none()
     }
-
-    /// Why Postgres has invalidated it, as far as it says, and how to prevent that.
-    fn cause(&self) -> (&str, &str) {
-        match self.invalidation_reason.as_deref() {
-            Some("wal_removed") => (WAL_REMOVED, KEEP_SIZE),
-            Some("idle_timeout") => (
-                "idle_timeout: nobody read it for longer than idle_replication_slot_timeout",
-                "Set idle_replication_slot_timeout = 0, or longer than the router is ever stopped",
-            ),
-            Some("rows_removed") => (
-                "rows_removed: it was on a standby, and the primary removed rows of the catalogues that it needed",
-                "Set hot_standby_feedback = on, and have the standby stream through a physical slot",
-            ),
-            Some("wal_level_insufficient") => (
-                "wal_level_insufficient: wal_level was below logical",
-                "Keep wal_level = logical, on the primary too",
-            ),
-            Some(other) => (other, "See pg_replication_slots in the manual of this version of Postgres"),
-            // from 16 on
-            None if self.conflicting => (
-                "conflicting: it was on a standby, and the primary removed rows that it needed, or lowered wal_level",
-                "Set hot_standby_feedback = on, have the standby stream through a physical slot, and keep wal_level = \
-                 logical",
-            ),
-            None => (WAL_REMOVED, KEEP_SIZE),
-        }
-    }
 }
-
-const WAL_REMOVED: &str = "wal_removed: more log was written than max_slot_wal_keep_size lets it retain";
-const KEEP_SIZE: &str =
-    "Raise max_slot_wal_keep_size to what the disk has room for: it limits how far a slot may fall behind";
 
 fn lost(slot: &Slot, catalog: &Catalog, source: OutboxSource<'_>) -> Error {
     let name = &source.postgres.slot;
-    let (reason, prevention) = slot.cause();
+    let (reason, prevention) =
+        slot_invalidation::cause(slot.invalidation_reason.as_deref(), slot.conflicting, slot.limited);
     let confirmed = slot.confirmed_flush_lsn.map_or("unknown".to_owned(), |lsn| lsn.to_string());
     let what = format!(
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
@@ -320,12 +293,11 @@ fn lost(slot: &Slot, catalog: &Catalog, source: OutboxSource<'_>) -> Error {
             .typing(format!("outbox-router run{}", shards::argument(source.shard))),
         ]
     });
-    let prevent = Step::new(prevention);
-    Error::not_safe(
-        ErrorCode::SlotLost,
-        what,
-        Remedy::steps(steps).or("To prevent this in future", [prevent]),
-    )
+    let open = catalog.held_by.as_ref().map(|open| {
+        Step::new(format!("Leave no transaction open: {open}, makes slots retain log. {}", open.remedy))
+    });
+    let prevent = open.into_iter().chain([Step::new(prevention)]);
+    Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("To prevent this in future", prevent))
 }
 
 /// The slot that a new one replaces.
@@ -379,6 +351,7 @@ pub(crate) mod tests {
     use crate::config::Config;
     use crate::config::load::load;
     use crate::error::Exit;
+    use crate::postgres::open_transaction::tests::transaction;
     use pg_logical::Environment;
 
     pub(crate) fn slot() -> Slot {
@@ -391,6 +364,7 @@ pub(crate) mod tests {
             confirmed_flush_lsn: Some(Lsn(2)),
             wal_status: Some("reserved".into()),
             safe_wal_size: None,
+            limited: true,
             retained_bytes: Some(10),
             conflicting: false,
             invalidation_reason: None,
@@ -482,7 +456,18 @@ pub(crate) mod tests {
             assert!(text.contains(reason) && text.contains(part) && text.contains("up to 0/2"), "{text}");
             assert!(text.contains("WHERE age(xmin) <= age('7'::xid);`"), "{text}");
         }
-        let untold = refused(Some(&Slot { wal_status: Some("lost".into()), ..slot() }));
+        let lost = Slot { wal_status: Some("lost".into()), ..slot() };
+        let untold = refused(Some(&lost));
         assert!(untold.contains("wal_removed"), "{untold}");
+        let unlimited = refused(Some(&Slot { limited: false, ..lost.clone() }));
+        assert!(unlimited.contains("does not say why") && !unlimited.contains("Raise"), "{unlimited}");
+        let held_by = Some(transaction(["", "tx1", "", "billing", "app", "", "10800"]));
+        let held =
+            check(&Catalog { held_by, ..with(Some(&lost)) }, config().source()).unwrap_err().to_string();
+        assert!(
+            held.contains("tx1 (database billing, role app), open for 3 hours")
+                && held.contains("ROLLBACK PREPARED 'tx1'"),
+            "{held}"
+        );
     }
 }

@@ -41,14 +41,18 @@ impl<S: Transport> SlotSource<S> {
     }
 
     pub(super) fn handle_report(&mut self, report: Report) -> Result<(), Error> {
-        let (checked, slot, unconfirmed, written) = match report {
+        let (checked, slot, held_by, unconfirmed, written) = match report {
             Report::Walsender { asked, walsender } => return self.walsender_checked(asked, walsender),
             Report::LogEnd { end, sent_all } => {
                 self.log_checked(end, sent_all);
                 return Ok(());
             }
-            Report::Healthy { checked, slot, unconfirmed, heartbeat } => {
-                (checked, slot, unconfirmed, heartbeat)
+            Report::Healthy { checked, slot, held_by, unconfirmed, heartbeat } => {
+                (checked, slot, held_by, unconfirmed, heartbeat)
+            }
+            Report::Bookmarks(found) => {
+                self.monitor.found_bookmarks(found);
+                return Ok(());
             }
             Report::Unhealthy(reason) => {
                 self.catalog_check.failed(reason);
@@ -63,7 +67,7 @@ impl<S: Transport> SlotSource<S> {
         }
         self.bulk_reads.catalog_checked(checked, &slot);
         self.standstill.waits_for_standbys(unconfirmed);
-        self.headroom.show(&slot, &self.monitor);
+        self.headroom.show(&slot, held_by.as_ref(), &self.monitor);
         // Only this session may move the slot. If it has moved, either this process was suspended and another router took over,
         // or somebody moved the slot; the next start decides what that means.
         if let Some(moved) = slot.confirmed_flush_lsn.filter(|lsn| *lsn > self.confirmation.confirmed()) {

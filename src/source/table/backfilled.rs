@@ -123,13 +123,17 @@ impl BackfilledRows {
     fn handle_report(&mut self, report: Report) -> Result<(), Error> {
         match report {
             Report::Ended(error) => Err(error),
-            Report::Healthy { slot, .. } => {
-                self.headroom.show(&slot, &self.monitor);
+            Report::Healthy { slot, held_by, .. } => {
+                self.headroom.show(&slot, held_by.as_ref(), &self.monitor);
                 match slot.confirmed_flush_lsn {
                     // the next start decides what that means
                     Some(moved) if moved != self.slot_start => Err(moved_by_another(&self.slot, moved)),
                     _ => Ok(()),
                 }
+            }
+            Report::Bookmarks(found) => {
+                self.monitor.found_bookmarks(found);
+                Ok(())
             }
             Report::Walsender { .. } | Report::LogEnd { .. } | Report::Unhealthy(_) => Ok(()),
         }
