@@ -1,6 +1,7 @@
 //! Creation of topics, their names, and what happens when they are deleted.
 
 mod many;
+mod policy;
 
 use crate::support::comparison::{Repeats, same};
 use crate::support::kafka::Kafka;

@@ -50,7 +50,7 @@ pub(crate) async fn status(listen: &str) -> Result<StatusReport, String> {
 }
 
 async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
-    let stream = TcpStream::connect(at).await.map_err(|error| match error.kind() {
+    let stream = connect(at).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => "nothing is listening there".to_owned(),
         _ => without_numbers(error.to_string()),
     })?;
@@ -58,6 +58,17 @@ async fn exchange(at: &str, path: &str) -> Result<(StatusCode, Bytes), String> {
     send_request(stream, at, path)
         .await
         .map_err(|_| "the process that listens there does not speak HTTP".to_owned())
+}
+
+/// Connects to `at`, or without IPv6 to the same port on the other loopback address: `[::]` stands for both.
+async fn connect(at: &str) -> io::Result<TcpStream> {
+    let other = at.parse::<SocketAddr>().ok().filter(|at| at.ip() == IpAddr::V6(Ipv6Addr::LOCALHOST));
+    match (TcpStream::connect(at).await, other) {
+        (Err(error), Some(at)) => {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).await.map_err(|_| error)
+        }
+        (connected, _) => connected,
+    }
 }
 
 async fn send_request(

@@ -4,11 +4,12 @@
 //! [`Monitors`]; no request can change the router. `maintain` serves its metrics in the same way.
 
 pub(crate) mod client;
+mod listen;
 mod routes;
 mod serve;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 
 use axum::Router;
@@ -45,12 +46,12 @@ impl AdminServer {
     /// # Errors
     /// As for `start`.
     pub(crate) fn serve(listen: &str, pages: Router, remedy: &str) -> Result<Self, Error> {
-        let bound = TcpListener::bind(listen).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
+        let bound = listen::bind(listen).and_then(|listeners| {
+            let first = listeners.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+            let address = first.local_addr()?;
+            Ok((listeners, address))
         });
-        let (listener, address) = bound.map_err(|error| unavailable(listen, &error, remedy))?;
+        let (listeners, address) = bound.map_err(|error| unavailable(listen, &error, remedy))?;
         let no_resources = |error: io::Error| {
             Error::usage(
                 ErrorCode::ProcessLimits,
@@ -63,7 +64,7 @@ impl AdminServer {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let work = move || {
-            if let Err(error) = runtime.block_on(serve::serve(listener, pages, stopped)) {
+            if let Err(error) = runtime.block_on(serve::serve(listeners, pages, stopped)) {
                 tracing::error!(%error, "the admin endpoint ended");
             }
         };

@@ -4,7 +4,9 @@
 //! descriptors that the connections to Postgres and Kafka need.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -32,17 +34,17 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, for example without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Serves `listener`, which must be non-blocking, until `stop`.
+/// Serves `listeners`, which must be non-blocking, until `stop`.
 pub(super) async fn serve(
-    listener: std::net::TcpListener,
+    listeners: Vec<std::net::TcpListener>,
     pages: Router,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
+    let listeners = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<Vec<_>>>()?;
     let connections = TaskTracker::new();
     tokio::select! {
         () = stop.cancelled() => {}
-        () = accept(listener, &pages, &connections, &stop) => {}
+        () = accept(&listeners, &pages, &connections, &stop) => {}
     }
     connections.close();
     // unfinished connections end with the runtime
@@ -50,11 +52,26 @@ pub(super) async fn serve(
     Ok(())
 }
 
-async fn accept(listener: TcpListener, app: &Router, connections: &TaskTracker, stop: &CancellationToken) {
+/// The next connection of any listener.
+async fn next(listeners: &[TcpListener]) -> io::Result<TcpStream> {
+    poll_fn(|context| {
+        let accepted = listeners.iter().map(|listener| listener.poll_accept(context));
+        let mut ready = accepted.filter(Poll::is_ready);
+        ready.next().unwrap_or(Poll::Pending).map_ok(|(stream, _)| stream)
+    })
+    .await
+}
+
+async fn accept(
+    listeners: &[TcpListener],
+    app: &Router,
+    connections: &TaskTracker,
+    stop: &CancellationToken,
+) {
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS);
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match next(listeners).await {
+            Ok(stream) => {
                 open.retain(|connection| !connection.is_finished());
                 if open.len() >= CONNECTIONS
                     && let Some(oldest) = open.pop_front()
@@ -107,7 +124,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, routes::routes(monitor.into()), stop.clone()));
+        let server = tokio::spawn(serve(vec![listener], routes::routes(monitor.into()), stop.clone()));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         let (begun, mut answers) = (Instant::now(), 0);

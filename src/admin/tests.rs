@@ -1,5 +1,5 @@
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +83,9 @@ async fn metrics_contain_every_documented_name() {
     admin.monitor.heartbeat_received(pg_logical::PgTimestamp::now(), Duration::ZERO);
     admin.monitor.retention_enabled();
     admin.monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions::default());
+    let mut slot = admin.monitor.snapshot().slot;
+    (slot.safe_wal_bytes, slot.safe_wal_seconds) = (Some(1), Some(1.0));
+    admin.monitor.slot(slot);
     let (status, body) = admin.get("/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for metric in crate::metrics::ALL {

@@ -145,9 +145,9 @@ metrics! {
     PARTITION_DEFAULT_ROWS = Gauge "partition_default_rows" ["table"], Some(Unit::Count),
         "Rows in the default partition of the outbox, by outbox table; 10,000 stands for that or more; only after `init --partitioned`.";
     SLOT_SAFE_WAL_BYTES = Gauge "slot_safe_wal_bytes" [], Some(Unit::Bytes),
-        "Write-ahead log that may be written before the replication slot may be lost; +Inf without a limit.";
+        "Write-ahead log that may be written before the replication slot may be lost; only if there is a limit.";
     SLOT_SAFE_WAL_SECONDS = Gauge "slot_safe_wal_seconds" [], Some(Unit::Seconds),
-        "Time until slot_safe_wal_bytes is used up at the rate of the last minute; +Inf while it does not decrease.";
+        "Time until slot_safe_wal_bytes is used up at the rate of the last minute; only while it decreases.";
     SLOT_WAL_STATUS = Gauge "slot_wal_status" ["wal_status"], None,
         "1 for the replication slot's current wal_status, 0 for the others: reserved, extended, unreserved, lost.";
     BOOKMARKS = Gauge "bookmarks" ["state"], Some(Unit::Count),

@@ -95,11 +95,13 @@ impl Samples<'_> {
             self.gauge(&metrics::PARTITION_DEFAULT_ROWS, Some(&of_table.table))
                 .set(of_table.in_default as f64);
         }
-        // infinity, so that an alert on little headroom does not fire where there is no limit
-        let safe_bytes = report.slot.safe_wal_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
-        self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(safe_bytes);
-        let safe_seconds = report.slot.safe_wal_seconds.unwrap_or(f64::INFINITY);
-        self.gauge(&metrics::SLOT_SAFE_WAL_SECONDS, None).set(safe_seconds);
+        // without a limit there is no sample: some collectors refuse infinity
+        if let Some(bytes) = report.slot.safe_wal_bytes {
+            self.gauge(&metrics::SLOT_SAFE_WAL_BYTES, None).set(bytes as f64);
+        }
+        if let Some(seconds) = report.slot.safe_wal_seconds {
+            self.gauge(&metrics::SLOT_SAFE_WAL_SECONDS, None).set(seconds);
+        }
         for status in WAL_STATUSES {
             let current = report.slot.wal_status.as_deref() == Some(status);
             self.gauge(&metrics::SLOT_WAL_STATUS, Some(status)).set(f64::from(u8::from(current)));

@@ -231,8 +231,9 @@ fn partitions_ahead_become_fewer_with_time() {
 #[test]
 fn every_metric_is_present_from_the_start_with_its_help() {
     // metrics by topic appear with the first topic, those of the heartbeat with the first that comes back, those of polling with the
-    // first count, those of retention if it is configured, those of partitions with the first count
+    // first count, those of retention if it is configured, those of partitions with the first count, those of a limit if there is one
     let (monitor, clock) = Monitor::for_test("r");
+    monitor.slot(Slot { safe_wal_bytes: Some(1), safe_wal_seconds: Some(1.0), ..Slot::default() });
     monitor.retention_enabled();
     monitor.counted_partitions("public.outbox".to_owned(), CountedPartitions::default());
     monitor.counted_rows(CountedRows { due: 1, oldest: None, failed: 0, refused: 0, polled: clock.now() });
@@ -255,6 +256,27 @@ fn the_metrics_as_text() {
         text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
     lines.sort_unstable();
     insta::assert_snapshot!(lines.join("\n").replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[test]
+fn no_metric_is_infinite_where_there_is_no_limit() {
+    let limits: [fn(&mut Slot); 3] = [
+        |slot| slot.safe_wal_bytes = None,
+        |slot| slot.safe_wal_seconds = None,
+        |slot| (slot.safe_wal_bytes, slot.safe_wal_seconds) = (None, None),
+    ];
+    for without in limits {
+        let (monitor, _) = busy();
+        let mut slot = monitor.snapshot().slot;
+        without(&mut slot);
+        monitor.slot(slot.clone());
+        let text = metrics_of(&monitor);
+        let has = |name: &str| text.lines().any(|line| line.starts_with(name));
+        assert_eq!(has("outbox_router_slot_safe_wal_bytes "), slot.safe_wal_bytes.is_some());
+        assert_eq!(has("outbox_router_slot_safe_wal_seconds "), slot.safe_wal_seconds.is_some());
+        let infinite = |line: &&str| line.ends_with("Inf") || line.ends_with("NaN");
+        assert_eq!(text.lines().find(infinite), None);
+    }
 }
 
 #[test]

@@ -2,11 +2,15 @@
 //! that read these have confirmed it (Postgres manual, "Replication", the parameter of that name; from 17 on).
 
 use std::fmt;
+use std::time::Duration;
 
 use pg_logical::Lsn;
 use pg_logical::QueryError;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
+
+/// A healthy standby is often behind for a moment.
+pub const STANDBY_GRACE: Duration = Duration::from_secs(3);
 
 /// The names in a value of `synchronized_standby_slots`.
 pub fn names(setting: &str) -> Vec<String> {

@@ -4,6 +4,7 @@ mod acquire_slot;
 mod backfill;
 pub(crate) mod backoff;
 pub(crate) mod connections;
+mod idle_end;
 mod parked;
 mod polling;
 pub(crate) mod resume_facts;
@@ -34,6 +35,7 @@ use crate::sink::kafka::{SentAlone, Suspect};
 use crate::source::slot::{SlotEnd, SlotLeft};
 use crate::unsendable::with_parking;
 pub(crate) use backoff::Backoff;
+use idle_end::is_idle_end;
 use session::{SessionEnded, StartError};
 use session_state::SessionState;
 pub use shard_runner::{Router, run_all};
@@ -82,7 +84,7 @@ pub async fn run(
         monitor.main_loop_ran();
         let started = Instant::now();
         let quiet = state.no_progress;
-        let mut ran = false;
+        let (mut ran, mut idle) = (false, false);
         let session = match config.polling {
             None => session::run(&config, &monitor, &stop, &mut state).await,
             Some(_) => polling::run(&config, &monitor, &stop, &mut state).await,
@@ -96,7 +98,11 @@ pub async fn run(
                 ran = true;
                 let terminated = ended.slot.as_ref().is_some_and(|slot| slot.terminated);
                 let park = config.dead_letters.park() || config.polling.is_some();
+                let unacknowledged = ended.unacknowledged;
                 let next = after_session(ended, park, &mut state);
+                if let (NextStep::Retry(failure), None) = (&next, &config.polling) {
+                    idle = is_idle_end(failure, started.elapsed(), unacknowledged);
+                }
                 // A command that moves the slot may have ended the session. Without a positions topic only the slot says where to
                 // resume.
                 if terminated && config.delivery.positions_topic.is_none() {
@@ -131,7 +137,18 @@ pub async fn run(
                 monitor.state(State::Refused { code: definite.code, reason: definite.what.clone() });
                 return Err(definite);
             }
+            NextStep::Retry(failure) if idle => {
+                monitor.counts().reconnected(failure.peer);
+                monitor.last_problem(failure.what.clone());
+                state.idle_end = Some(failure);
+                if stop.run_until_cancelled(pause(backoff.next(), &monitor)).await.is_none() {
+                    return stopped_without_session();
+                }
+            }
             NextStep::Retry(failure) => {
+                if let Some(earlier) = state.idle_end.take() {
+                    backoff.log(&earlier, true);
+                }
                 monitor.state(State::Reconnecting {
                     peer: failure.peer,
                     code: failure.refusal.as_ref().map(|refusal| refusal.code),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::idle_end::show_if_late;
 use super::session_state::SessionState;
 use super::startup::{Started, StartedSource, start};
 use super::{LIVENESS_INTERVAL, STABLE_AFTER};
@@ -72,11 +73,18 @@ pub(super) async fn run(
     state: &mut SessionState,
 ) -> Result<SessionEnded, StartError> {
     let started = {
-        let starting = pin!(start(config, monitor, stop, state));
+        let last = state.idle_end.clone();
+        let starting = pin!(async {
+            tokio::select! {
+                biased;
+                started = start(config, monitor, stop, state) => started,
+                never = show_if_late(monitor, last.as_ref()) => match never {},
+            }
+        });
         until_stopped(monitor, stop, starting).await?
     };
     let started = started.inspect_err(|_| state.not_started())?;
-    (state.was_active, state.switch_to_bulk) = (true, None);
+    (state.was_active, state.switch_to_bulk, state.idle_end) = (true, None, None);
     // lives as long as the session
     let _bookmarks = config.bookmarks.clone().map(|settings| {
         let host = started.host.clone();

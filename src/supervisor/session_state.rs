@@ -8,7 +8,7 @@ use pg_logical::Lsn;
 use crate::checkpoint::{Checkpoint, LogMismatch, StreamDefinition};
 use crate::contracts::Contracts;
 use crate::dead_letters::Key;
-use crate::error::Remedy;
+use crate::error::{Remedy, Transient};
 use crate::progress::Partial;
 use crate::sink::kafka::{DEFAULT_BATCH_BYTES, Suspect, TopicCache, TransactionSize};
 use crate::source::slot::HeldLock;
@@ -37,6 +37,8 @@ pub(super) struct SessionState {
     pub(super) topics: Arc<TopicCache>,
     /// The last session ended without progress, so the next is logged only once it has run for `STABLE_AFTER`.
     pub(super) no_progress: bool,
+    /// How the server has ended the last session, if that was no failure.
+    pub(super) idle_end: Option<Transient>,
     /// The record that may have caused a refused batch.
     pub(super) suspect: Suspect,
     /// Events that the brokers refused and that are to be parked.
@@ -78,6 +80,7 @@ impl Default for SessionState {
             transaction_size: TransactionSize::default(),
             topics: Arc::default(),
             no_progress: false,
+            idle_end: None,
             suspect: Suspect::None,
             refused: BTreeMap::new(),
             failed_retry: None,

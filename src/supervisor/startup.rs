@@ -79,12 +79,14 @@ pub(super) struct Connected {
     slot: String,
     position: Lsn,
     again: bool,
+    /// Why the server has ended the last session, if that was no failure.
+    reason: Option<String>,
 }
 
 impl Connected {
     pub(super) fn log(&self) {
-        let Connected { postgres, version, slot, position, again } = self;
-        tracing::info!(postgres, version, slot, %position, again, "connected; events flow");
+        let Connected { postgres, version, slot, position, again, reason } = self;
+        tracing::info!(postgres, version, slot, %position, again, reason, "connected; events flow");
     }
 }
 
@@ -281,6 +283,7 @@ async fn begin(
         slot: config.postgres.slot.clone(),
         position: checkpoint.position.flush,
         again: state.was_active,
+        reason: state.idle_end.as_ref().map(|end| end.what.clone()),
     };
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
     let opened = match backfill {

@@ -9,7 +9,7 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::router::{Ended, Router};
 use crate::support::seed;
-use crate::support::settings::Settings;
+use crate::support::settings::{Settings, positions_topic};
 
 /// Something that may be wrong, or only looks as if it were.
 enum Damage {
@@ -21,9 +21,11 @@ enum Damage {
     List(&'static str, &'static str),
     /// A setting that is a number or a truth value.
     Other(&'static str, &'static str),
+    /// A setting of the positions topic.
+    Positions(&'static str, &'static str),
 }
 
-use Damage::{List, Other, Setting, Sql};
+use Damage::{List, Other, Positions, Setting, Sql};
 
 const DAMAGES: &[(&str, Damage)] = &[
     ("no slot", Sql("SELECT pg_drop_replication_slot('{}')")),
@@ -74,6 +76,30 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("a positions topic that is an event topic", Setting("delivery.positions_topic", "{}.order")),
     ("no positions topic", Setting("delivery.positions_topic", "")),
     ("a topic that nobody creates", Other("topics.create", "false")),
+    ("a positions topic that deletes", Positions("cleanup.policy", "delete")),
+    ("a positions topic that compacts and deletes", Positions("cleanup.policy", "compact,delete")),
+    ("a positions topic for small records", Positions("max.message.bytes", "100")),
+    ("no column for payloads", Sql("ALTER TABLE outbox DROP COLUMN payload")),
+    ("another name of the column for payloads", Sql("ALTER TABLE outbox RENAME payload TO body")),
+    ("another name of a column that rows need", Sql("ALTER TABLE outbox RENAME aggregate_type TO kind")),
+    ("a column that rows need in another place", Sql("ALTER TABLE outbox DROP COLUMN aggregate_type")),
+    ("no column for headers", Sql("ALTER TABLE outbox DROP COLUMN headers")),
+    ("headers of another type", Sql("ALTER TABLE outbox ALTER headers TYPE integer[] USING NULL")),
+    (
+        "times of another type",
+        Sql("ALTER TABLE outbox ALTER created_at DROP DEFAULT, ALTER created_at TYPE text"),
+    ),
+    (
+        "a publication without the column for payloads",
+        Sql(
+            "ALTER PUBLICATION outbox_router SET TABLE outbox (id, aggregate_type, aggregate_id, event_type)",
+        ),
+    ),
+    (
+        "a publication of other rows",
+        Sql("ALTER PUBLICATION outbox_router SET TABLE outbox WHERE (aggregate_type = 'other')"),
+    ),
+    ("parking without a table", Setting("dead_letters.policy", "park")),
     ("exactly-once delivery", Setting("delivery.mode", "exactly-once")),
     ("two shards", Other("shards.count", "2")),
 ];
@@ -87,6 +113,10 @@ impl Damage {
                 settings
             }
             Setting(key, value) => settings.set(key, named(value)),
+            Positions(name, value) => {
+                Kafka::shared().alter_topic(&positions_topic(outbox), &[(name, value)]).await;
+                settings
+            }
             List(key, value) => settings.set(key, vec![named(value)]),
             Other(key, value) => settings.set(key, value.parse::<toml::Value>().unwrap()),
         }

@@ -90,6 +90,20 @@ async fn failover_is_prepared_by_init_and_examined_by_check() {
     })
     .await;
     insta::assert_snapshot!("failover_standby_away", failover(&found));
+
+    // no standby can be seen any more, but Postgres still waits for one
+    let only = format!("postgres://postgres@127.0.0.1:{}/{}", primary.port(), place.name);
+    place.set("POSTGRES__URL", &only);
+    for slots in ["standby", "nobody, standby"] {
+        primary.configure(&[("synchronized_standby_slots", slots)]).await;
+        let errors = Found::at(&place).errors();
+        assert!(
+            errors.contains("OBR-1106") && errors.contains("events wait until one does"),
+            "{slots}: {errors}"
+        );
+    }
+    primary.configure(&[("synchronized_standby_slots", "")]).await;
+    assert_eq!(Found::at(&place).errors(), "");
 }
 
 #[test]

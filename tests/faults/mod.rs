@@ -7,6 +7,7 @@ pub(crate) mod broker_stopped;
 mod cluster;
 mod disk_full;
 pub(crate) mod failover;
+mod idle_end;
 mod outbox_locked;
 mod postgres_restarted;
 mod secrets_rotated;

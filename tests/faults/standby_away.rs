@@ -3,6 +3,7 @@
 
 use super::failover::Pair;
 use crate::bulk_reads::{is_reading_in_bulk, slow};
+use crate::commands::check::Found;
 use crate::support::eventually::eventually;
 use crate::support::router::Router;
 use crate::support::settings::Settings;
@@ -25,6 +26,8 @@ async fn is_blocked(pair: &Pair, router: &mut Router, count: usize, why: &str) {
     let reason =
         "Postgres withholds changes until the standbys of synchronized_standby_slots have confirmed them: ";
     let reason = format!("{reason}{why}");
+    let errors = Found::with(&pair.settings).await.errors();
+    assert!(errors.contains("OBR-1106"), "check finds it too: {errors}");
     let status = router.status().unwrap();
     assert_eq!((&status["state"], &status["peer"]), (&"reconnecting".into(), &"postgres".into()));
     let (code, text) = router.get_now("/readyz").await;

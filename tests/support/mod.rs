@@ -27,4 +27,5 @@ pub(crate) mod shared;
 pub(crate) mod signal;
 pub(crate) mod table_lock;
 pub(crate) mod token_server;
+pub(crate) mod topic_policy;
 pub(crate) mod writers;

@@ -114,7 +114,8 @@ impl Place {
     /// Masks everything that differs from run to run, for a snapshot.
     pub(crate) fn masked(&self, text: &str) -> String {
         let (_, host) = self.server.rsplit_once('@').unwrap();
-        let text = text.replace(&self.name, "NAME").replace(host, "HOST");
+        let broker = shared::variable("TEST_KAFKA");
+        let text = text.replace(&self.name, "NAME").replace(host, "HOST").replace(&*broker, "BROKER");
         // the name of a table for rows that were not sent ends in a position
         let mut parts = text.split("unsent_NAME_");
         let first = parts.next().unwrap_or_default().to_owned();

@@ -15,6 +15,7 @@ use super::namespace::Namespace;
 use super::outbox::Outbox;
 use super::process;
 use super::settings::Settings;
+use super::shared;
 use super::signal::{Signal, send};
 use crate::situations::page::keep;
 
@@ -359,7 +360,8 @@ impl Ended {
 
     /// Keeps the message of this test for docs/errors, with the outbox's name and address masked.
     pub(crate) fn shown(&self, outbox: &Outbox) -> &Self {
-        keep(self.message(), &[(outbox.address(), "HOST"), (&outbox.name, "NAME")]);
+        let broker = shared::variable("TEST_KAFKA");
+        keep(self.message(), &[(outbox.address(), "HOST"), (&outbox.name, "NAME"), (&broker, "BROKER")]);
         self
     }
 

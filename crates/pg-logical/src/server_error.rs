@@ -137,6 +137,12 @@ impl fmt::Debug for ServerError {
 
 impl std::error::Error for ServerError {}
 
+/// The last words of an error if the server has closed the connection without an error of its own.
+pub const CLOSED: &str = "the server closed the connection";
+
+/// The last words of an error if the server has ended a stream without an error of its own.
+pub const STOPPED: &str = "the server ended the stream, as it does when it is stopped";
+
 /// The cause of an I/O error in words, without the operating system's error number.
 pub(crate) fn io_reason(error: &io::Error) -> String {
     /// `EMFILE`
@@ -146,9 +152,7 @@ pub(crate) fn io_reason(error: &io::Error) -> String {
             "too many open files: raise the limit of this process (ulimit -n)".to_owned()
         }
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-            "the server closed the connection".to_owned()
-        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset by the server".to_owned(),
         io::ErrorKind::TimedOut => "the connection timed out".to_owned(),
         _ => {

@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rdkafka::admin::AdminClient;
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers as _, Message as _};
@@ -15,7 +17,7 @@ use rdkafka::producer::{
     DefaultProducerContext, DeliveryResult, Producer, ProducerContext, ThreadedProducer,
 };
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
-use rdkafka_topic::{Record, Topic};
+use rdkafka_topic::{NewTopic, Options, Record, Topic, create_topics};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -231,4 +233,30 @@ fn one_topic_is_used_by_several_threads() {
     drop(first);
     second.send(record(b"key", Some(b"value"), 80)).unwrap();
     assert_eq!(stage.report(), (80, None));
+}
+
+/// The mock cluster cannot create topics; the router's own tests create some on a broker.
+#[test]
+fn a_request_to_create_topics_ends_with_an_error_or_when_nobody_waits() {
+    let cluster = MockCluster::new(1).unwrap();
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", cluster.bootstrap_servers()).create().unwrap();
+    let topic = |name| NewTopic {
+        name,
+        partitions: Some(1),
+        replicas: None,
+        config: vec![("cleanup.policy", "compact"), ("segment.ms", "1000")],
+    };
+    let options = Options {
+        request_timeout: Some(Duration::from_secs(1)),
+        operation_timeout: Some(STEP_TIMEOUT),
+        validate_only: true,
+    };
+    let create = |topics: &[NewTopic<'_>], wanted: bool| create_topics(&admin, topics, options, || wanted);
+    let unanswered = create(&[topic("a"), topic("b")], true);
+    assert_eq!(unanswered, Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut)));
+    assert_eq!(create(&[topic("a")], false), Err(KafkaError::Canceled));
+    assert!(matches!(create(&[topic("a\0b")], true), Err(KafkaError::Nul(_))));
+    let many = NewTopic { partitions: Some(i32::MAX), ..topic("a") };
+    assert_eq!(create(&[many], true), Err(KafkaError::AdminOp(RDKafkaErrorCode::InvalidArgument)));
 }

@@ -4,10 +4,14 @@
 //! "Replication Slot Synchronization"). The standby only has everything that the router has sent if the primary waits for the
 //! standby (`synchronized_standby_slots`).
 
+use std::time::Duration;
+
+use pg_logical::Lsn;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{Host, TargetSessionAttrs};
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
+use tokio::time::{Instant, sleep};
 
 use super::finding::Findings;
 use crate::commands::connect;
@@ -16,7 +20,10 @@ use crate::commands::server::{FAILOVER_SLOTS, Server};
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::{Catalog, Slot};
-use crate::postgres::standby_slots;
+use crate::postgres::standby_slots::{self, STANDBY_GRACE, Unconfirmed};
+
+/// How often to ask whether a standby has confirmed.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What the primary knows about its standbys.
 #[derive(Debug, Default)]
@@ -39,7 +46,9 @@ pub(super) async fn check(
     // check_version warns if the server is a standby
     let (false, Some(slot)) = (catalog.standby, &catalog.slot) else { return Ok(()) };
     let standbys = Standbys::query(session).await?;
-    if config.postgres.conninfo.hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming {
+    let waits = slot.failover == Some(true) && !standbys.synchronized.is_empty();
+    if config.postgres.conninfo.hosts.len() < 2 && standbys.slots.is_empty() && !standbys.streaming && !waits
+    {
         findings.ok("failover", unneeded(server, slot));
         return Ok(());
     }
@@ -65,7 +74,7 @@ pub(super) async fn check(
             ),
         ),
         Some(true) => {
-            standbys.check(findings);
+            standbys.check(session, findings).await?;
             ask_standbys(config, findings).await;
         }
     }
@@ -120,7 +129,7 @@ impl Standbys {
         })
     }
 
-    fn check(&self, findings: &mut Findings) {
+    async fn check(&self, session: &mut Session, findings: &mut Findings) -> Result<(), Error> {
         for (name, _) in self.synchronized.iter().filter(|(_, active)| !active) {
             findings.error(
                 "failover",
@@ -133,7 +142,13 @@ impl Standbys {
             );
         }
         if self.synchronized.iter().any(|(_, active)| !active) {
-            return;
+            return Ok(());
+        }
+        let behind = self.behind(session).await?;
+        if !behind.is_empty() {
+            let what = standby_slots::reason(&behind);
+            findings.error("failover", ErrorCode::StandbyAway, what, standby_slots::REMEDY);
+            return Ok(());
         }
         if self.slots.is_empty() {
             findings.warning(
@@ -162,6 +177,22 @@ impl Standbys {
                 "failover",
                 format!("events are sent once these standbys have them: {}", names.join(", ")),
             );
+        }
+        Ok(())
+    }
+
+    /// The standbys that Postgres waits for, if they do not soon have what is in its log now.
+    async fn behind(&self, session: &mut Session) -> Result<Vec<Unconfirmed>, Error> {
+        let names: Vec<String> = self.synchronized.iter().map(|(name, _)| name.clone()).collect();
+        let log_end = session.query_one("SELECT pg_catalog.pg_current_wal_flush_lsn()").await?;
+        let log_end = log_end.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
+        let deadline = Instant::now() + STANDBY_GRACE;
+        loop {
+            let behind = standby_slots::unconfirmed(session, &names, log_end).await?;
+            if behind.is_empty() || Instant::now() >= deadline {
+                return Ok(behind);
+            }
+            sleep(ASK_AGAIN).await;
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::config::template::Template;
 use crate::error::{Error, Peer};
 use crate::quantity::counted;
+use crate::sink::kafka::checkpoint_topic::TopicSettings;
 use crate::sink::kafka::cluster_info::{ClusterInfo, Settings, TopicInfo};
 use crate::sink::kafka::durability::caps_min_insync;
 
@@ -22,8 +23,8 @@ pub(super) struct KafkaState {
     pub(super) topics: Vec<(TopicInfo, Option<Settings>)>,
     /// The positions topic, if it exists, with its settings if the principal may read them.
     pub(super) positions: Option<(TopicInfo, Option<Settings>)>,
-    /// Whether the positions topic could be created; `None` if it exists, or is not to be created.
-    pub(super) may_create_positions: Option<Result<(), Error>>,
+    /// With which settings the positions topic could be created, and why not with more; `None` if it exists, or is not to be created.
+    pub(super) may_create_positions: Option<Result<(TopicSettings, Option<String>), Error>>,
     /// The settings that a new topic inherits, if the principal may read them.
     pub(super) defaults: Option<Settings>,
     /// Whether the brokers take the replication factor where `min.insync.replicas` is larger; `None` if that is unknown.
@@ -126,7 +127,7 @@ async fn ask_cluster(
     let missing =
         config.delivery.positions_topic.as_ref().filter(|_| positions.is_none() && config.topics.create);
     let may_create_positions = match missing {
-        Some(topic) => Some(cluster_info.may_create(topic).await),
+        Some(topic) => Some(cluster_info.may_create_positions(topic).await),
         None => None,
     };
     cluster.topics.retain(|topic| {

@@ -57,7 +57,11 @@ pub(super) async fn check(
         let Some(table) = table else { continue };
         let columns = columns(session, config, name).await?;
         let settled = listed.iter().all(|listed| listed.table != *name || listed.settled);
-        let complete = check_columns(config, outbox, name, &columns, settled, findings);
+        let rows = match listed.iter().find(|listed| listed.table == *name) {
+            Some(listed) if !settled => rows_of_altered(session, table.oid, listed, outbox).await?,
+            _ => Rows::Settled,
+        };
+        let complete = check_columns(config, outbox, name, &columns, rows, findings);
         if !table.partitioned {
             check_business_key(config, name, &columns, findings);
         }
@@ -165,13 +169,46 @@ async fn check_messages(
     Ok(())
 }
 
-/// Whether the table has the required columns with usable types. `settled`: every row that the router has yet to read has these columns.
+/// Which columns the rows have that the router has yet to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Those of the table.
+    Settled,
+    /// The table was altered, and the columns may be those of before: no row was written since.
+    Earlier,
+    /// The table was altered, and rows were or may have been written since.
+    Altered,
+}
+
+/// Whether rows of a table that was altered and lacks columns were written since.
+async fn rows_of_altered(
+    session: &mut Session,
+    table: u32,
+    columns: &Columns,
+    outbox: &Outbox,
+) -> Result<Rows, Error> {
+    let Some(altered_by) = columns.altered_by.as_ref().filter(|_| columns.fault(outbox).is_some()) else {
+        return Ok(Rows::Altered);
+    };
+    if !row_sizes::is_readable(session, table).await? {
+        return Ok(Rows::Altered);
+    }
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM {} t WHERE pg_catalog.age(t.xmin) < pg_catalog.age('{altered_by}'::pg_catalog.xid))",
+        columns.table.in_sql()
+    );
+    let found = row_sizes::query_for_a_while(session, &sql).await?.unwrap_or_default();
+    let none = found.first().is_some_and(|row| row.get(0) == Some("f"));
+    Ok(if none { Rows::Earlier } else { Rows::Altered })
+}
+
+/// Whether the table has the required columns with usable types.
 fn check_columns(
     config: &Config,
     outbox: &Outbox,
     table: &TableName,
     columns: &[Column],
-    settled: bool,
+    rows: Rows,
     findings: &mut Findings,
 ) -> bool {
     let find = |name: &str| find(columns, name);
@@ -186,8 +223,17 @@ fn check_columns(
             remedy.push_str(&format!(" ({} is {})", withheld.join(", "), catalog::WITHHELD));
         }
         // earlier rows are read with the columns that they were written with
-        let code = if settled { ErrorCode::ColumnUnusable } else { ErrorCode::RowUndecodable };
-        findings.error("columns", code, fault.to_string(), remedy);
+        match rows {
+            Rows::Settled => {
+                findings.error("columns", ErrorCode::ColumnUnusable, fault.to_string(), remedy);
+            }
+            Rows::Altered => {
+                findings.error("columns", ErrorCode::RowUndecodable, fault.to_string(), remedy);
+            }
+            Rows::Earlier => {
+                findings.warning("columns", format!("{fault}: {}", catalog::ALTERED), remedy);
+            }
+        }
     }
     if !faults.is_empty() {
         return false;

@@ -15,7 +15,10 @@ use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::catalog::{Catalog, slots_of_other_shards};
 use crate::postgres::timeline;
 use crate::quantity::bytes;
-use crate::sink::kafka::checkpoint_topic::{COMPACT, alter_command, look_up};
+use crate::sink::kafka::checkpoint_topic::{
+    COMPACT, IF_DELETED, TopicSettings, alter_command, create_positions_command, deleted,
+    deletes_checkpoints, look_up,
+};
 use crate::sink::kafka::cluster_info::Settings;
 use crate::supervisor::resume_facts::{ResumeFacts, read_slot_record};
 
@@ -115,24 +118,36 @@ pub(super) async fn check(
         (None, Some(Err(error))) => {
             findings.failure("positions_topic", error.clone(), "Check `[topics]` and the brokers' logs");
         }
-        (None, Some(Ok(()))) => findings.ok("positions_topic", format!("{topic} will be created")),
+        (None, Some(Ok((settings, None)))) => {
+            findings.ok("positions_topic", format!("{topic} will be created, with {settings}"));
+        }
+        (None, Some(Ok((settings, Some(refused))))) => {
+            let what = format!(
+                "{topic} will be created with {settings}, because the brokers refuse more: {refused}"
+            );
+            match settings {
+                TopicSettings::Defaults => findings.warning(
+                    "positions_topic",
+                    format!("{what}. {IF_DELETED}"),
+                    Remedy::steps([Step::new("Create it with settings that the brokers accept")
+                        .typing(create_positions_command(config, topic))]),
+                ),
+                _ => findings.ok("positions_topic", what),
+            }
+        }
         (None, None) => findings.error(
             "positions_topic",
             ErrorCode::PositionsTopic,
             format!("the topic {topic} does not exist and `[topics] create` is false"),
-            "Create it with one partition and cleanup.policy=compact, or set `create = true`",
+            Remedy::steps([Step::new("Create it, or set `create = true`")
+                .typing(create_positions_command(config, topic))]),
         ),
         (Some((found, settings)), _) => {
             let policy = settings.as_ref().and_then(|settings| settings.get("cleanup.policy"));
-            if policy.is_some_and(|policy| policy != "compact") {
-                findings.error(
+            if let Some(policy) = policy.filter(|policy| deletes_checkpoints(policy)) {
+                findings.warning(
                     "positions_topic",
-                    ErrorCode::PositionsTopic,
-                    format!(
-                        "the topic {topic} deletes old checkpoints (cleanup.policy = {}){}",
-                        policy.unwrap_or_default(),
-                        retention(settings.as_ref())
-                    ),
+                    format!("{}{}. {IF_DELETED}", deleted(topic, policy), retention(settings.as_ref())),
                     Remedy::steps([Step::new("Keep the last checkpoint of each router")
                         .typing(alter_command(config, topic, COMPACT))]),
                 );

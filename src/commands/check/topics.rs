@@ -6,11 +6,12 @@ use super::kafka::KafkaState;
 use super::outbox::OutboxFacts;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::error::{Definite, Error, ErrorCode, Transient};
+use crate::error::{Definite, Error, ErrorCode, Remedy, Step, Transient};
 use crate::quantity::{bytes, counted};
 use crate::sink::kafka::cluster_info::{Settings, TopicInfo};
 use crate::sink::kafka::durability::TopicDurability;
 use crate::sink::kafka::properties;
+use crate::sink::kafka::topic_creation::create_command;
 
 /// The size of a record and its batch, in bytes, beyond the row's values: header names, lengths, checksums.
 const OVERHEAD: u64 = 200;
@@ -69,7 +70,11 @@ fn presence(config: &Config, template: &Template, kafka_state: &KafkaState, find
                 "topics",
                 ErrorCode::EventTopic,
                 format!("the topic {fixed} does not exist and `[topics] create` is false"),
-                "Create it, or set `create = true`",
+                Remedy::steps([Step::new("Create it, or set `create = true`").typing(create_command(
+                    config,
+                    fixed,
+                    &config.topics,
+                ))]),
             );
         }
         // the reason is a finding of its own

@@ -24,6 +24,8 @@ pub struct Columns {
     withheld: Vec<String>,
     /// Whether every row that the slot has yet to deliver was written with these columns.
     pub settled: bool,
+    /// The transaction that last altered them.
+    pub altered_by: Option<String>,
 }
 
 impl Columns {
@@ -63,6 +65,7 @@ impl Columns {
             types: sent.into_iter().filter_map(column).collect(),
             withheld: withheld.into_iter().filter_map(column).map(|(name, _)| name).collect(),
             settled: rows.first().is_some_and(|row| row.get(2) == Some("t")),
+            altered_by: rows.first().and_then(|row| row.get(6)).map(str::to_owned),
         })
     }
 
@@ -80,20 +83,21 @@ impl Columns {
         missing.collect()
     }
 
+    /// The first column that is missing, or of a wrong type.
+    pub fn fault(&self, outbox: &Outbox) -> Option<OutboxError> {
+        let type_of = |name: &str| self.types.iter().find(|(known, _)| known == name).map(|(_, id)| *id);
+        outbox.faults(&self.table, type_of).into_iter().next()
+    }
+
     /// Refuses a missing column, or one of a wrong type, only if no row can have a usable one: each row is read with the
     /// columns it was written with.
     ///
     /// # Errors
     /// No row can be read; the exit code is 1.
     pub fn check(&self, outbox: &Outbox) -> Result<(), Error> {
-        let type_of = |name: &str| self.types.iter().find(|(known, _)| known == name).map(|(_, id)| *id);
-        let Some(fault) = outbox.faults(&self.table, type_of).into_iter().next() else { return Ok(()) };
+        let Some(fault) = self.fault(outbox) else { return Ok(()) };
         if !self.settled {
-            tracing::warn!(
-                peer = "postgres",
-                reason = %fault,
-                "the table was altered; rows written since then will stop the router"
-            );
+            tracing::warn!(peer = "postgres", reason = %fault, "{ALTERED}");
             return Ok(());
         }
         let names: Vec<&str> = self.types.iter().map(|(name, _)| name.as_str()).collect();
@@ -105,6 +109,9 @@ impl Columns {
         Err(Error::refused(ErrorCode::ColumnUnusable, fault.to_string(), remedy))
     }
 }
+
+/// What `run` and `check` say if earlier rows can be sent.
+pub const ALTERED: &str = "the table was altered; rows written since then will stop the router";
 
 /// Why an existing column is not in the stream.
 pub const WITHHELD: &str =
@@ -139,7 +146,8 @@ fn query(table: u32, postgres: &Postgres) -> String {
         "WITH x AS (SELECT xmin FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum > 0) \
          SELECT a.attname, a.atttypid, (SELECT count(DISTINCT x.xmin::text) = 1 FROM x) OR NOT EXISTS \
          (SELECT FROM x, pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot} \
-         AND pg_catalog.age(x.xmin) <= pg_catalog.age(s.catalog_xmin)), {sent}, a.attgenerated = '', {left_out} \
+         AND pg_catalog.age(x.xmin) <= pg_catalog.age(s.catalog_xmin)), {sent}, a.attgenerated = '', {left_out}, \
+         (SELECT x.xmin::text FROM x ORDER BY pg_catalog.age(x.xmin) LIMIT 1) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped \
          ORDER BY a.attnum"
     )

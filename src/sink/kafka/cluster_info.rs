@@ -10,11 +10,14 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
+use rdkafka_topic::NotCreated;
 
 use super::acls::Grants;
+use super::checkpoint_topic::{TopicSettings, refusal_of_all, what};
+use super::client::Client;
 use super::context::{is_refusal, log, token_error_code, token_status, without_times};
-use super::error_policy::{error_of_code, error_of_kafka, error_of_request};
-use super::topics::new_topic;
+use super::error_policy::{error_of_code, error_of_kafka, error_of_request, with_words};
+use super::topic_creation::{self, is_about_settings, only_ask};
 use super::unreachable::no_answer;
 use super::{PROBE_TIMEOUT, properties};
 use crate::config::kafka_properties::without_users_of_urls;
@@ -26,10 +29,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A connection for queries.
 pub struct ClusterInfo {
-    admin: AdminClient<Quiet>,
+    admin: Client<Arc<AdminClient<Quiet>>>,
     /// Reports why it cannot connect, which the administrative client does not.
     producer: Arc<BaseProducer<Quiet>>,
-    topics: Topics,
+    config: Config,
     grants: Grants,
 }
 
@@ -81,9 +84,9 @@ impl ClusterInfo {
         let context = Quiet::default();
         let last_error = Arc::clone(&context.last_error);
         let producer = Arc::new(properties::make(&settings, context)?);
-        let admin = properties::make(&settings, Quiet::default())?;
+        let admin = Client::new(Arc::new(properties::make(&settings, Quiet::default())?));
         let cluster_info =
-            ClusterInfo { admin, producer, topics: config.topics.clone(), grants: Grants::of(config) };
+            ClusterInfo { admin, producer, config: config.clone(), grants: Grants::of(config) };
         let heard = Arc::clone(&last_error);
         let answered = cluster_info.ask(move |producer| {
             let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -180,24 +183,61 @@ impl ClusterInfo {
 
     /// Asks the same question about each of several topics, in one request. The answers are in their order.
     pub async fn may_create_each(&self, topics: &[&str]) -> Vec<Result<(), Error>> {
-        let options =
-            AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT)).request_timeout(Some(ANSWER_TIMEOUT));
-        let new: Vec<_> = topics.iter().map(|topic| new_topic(topic, &self.topics)).collect();
         let what = |topic: &str| format!("create a topic like {topic}");
-        let refused: BTreeMap<String, Code> =
-            match self.admin.create_topics(&new, &options.validate_only(true)).await {
-                Ok(results) => results.into_iter().filter_map(Result::err).collect(),
+        let answers = self.ask_to_create(topics, &self.config.topics, what).await;
+        let error = |(error, refused): (Error, Option<NotCreated>)| {
+            with_words(error, refused.and_then(|refused| refused.words).as_deref())
+        };
+        answers.into_iter().map(|answer| answer.map_err(error)).collect()
+    }
+
+    /// With which settings the router would create the positions topic, and why not with more of its own.
+    ///
+    /// # Errors
+    /// It could not be created.
+    pub async fn may_create_positions(&self, topic: &str) -> Result<(TopicSettings, Option<String>), Error> {
+        let mut errors = Vec::new();
+        for settings in TopicSettings::ALL {
+            let wanted = settings.of(&self.config);
+            let create = |topic: &str| format!("create the topic {topic}");
+            let answer = self.ask_to_create(&[topic], &wanted, create).await.pop();
+            let Some(Err((error, refused))) = answer else {
+                return Ok((settings, errors.last().map(|error| what(error).to_owned())));
+            };
+            let other_settings = refused.as_ref().is_some_and(|refused| is_about_settings(refused.code));
+            errors.push(match refused {
+                Some(refused) => topic_creation::refused(error, &refused, &self.config, topic, &wanted),
+                None => error,
+            });
+            if !other_settings {
+                break;
+            }
+        }
+        Err(refusal_of_all(&self.config, errors))
+    }
+
+    /// Asks whether topics could be created with these settings. An error comes with the brokers' answer, if they have answered.
+    async fn ask_to_create(
+        &self,
+        topics: &[&str],
+        wanted: &Topics,
+        what: impl Fn(&str) -> String,
+    ) -> Vec<Result<(), (Error, Option<NotCreated>)>> {
+        let names: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+        let admin = Client::new(Arc::clone(&self.admin));
+        let mut answers: BTreeMap<String, _> =
+            match topic_creation::create(admin, names, wanted, only_ask(ANSWER_TIMEOUT)).await {
+                Ok(answers) => answers.into_iter().collect(),
                 Err(error) => {
-                    return topics
-                        .iter()
-                        .map(|topic| Err(error_of_kafka(&what(topic), &error, Exit::Refused)))
-                        .collect();
+                    let failed = |topic: &&str| error_of_kafka(&what(topic), &error, Exit::Refused);
+                    return topics.iter().map(|topic| Err((failed(topic), None))).collect();
                 }
             };
-        let answer = |topic: &&str| match refused.get(*topic) {
-            Some(code) if *code != Code::TopicAlreadyExists => {
+        let answer = |topic: &&str| match answers.remove(*topic) {
+            Some(Err(refused)) if refused.code != Code::TopicAlreadyExists => {
                 let missing = || self.grants.missing_on_topic("CREATE", topic);
-                Err(error_of_request(&what(topic), *code, Exit::Refused, missing))
+                let error = error_of_request(&what(topic), refused.code, Exit::Refused, missing);
+                Err((error, Some(refused)))
             }
             _ => Ok(()),
         };

@@ -3,7 +3,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::acls::MissingRight;
-use crate::error::{Definite, Error, ErrorCode, Exit, Peer};
+use crate::error::{Definite, Error, ErrorCode, Exit, Peer, Transient};
 use crate::unsendable::Reason;
 
 /// What to do about an error.
@@ -49,7 +49,7 @@ pub(super) fn error_policy(code: Code) -> ErrorPolicy {
              refused too",
         ),
         Code::PolicyViolation => {
-            ErrorPolicy::Refused("The broker's policy forbids it: ask the operators of the cluster")
+            ErrorPolicy::Refused("Change `[topics]` to what the cluster's policy allows")
         }
         Code::InvalidConfig => ErrorPolicy::Refused("Correct `[topics] config`"),
         Code::InvalidPartitions => ErrorPolicy::Refused("Correct `[topics] partitions`"),
@@ -120,6 +120,28 @@ pub(super) fn error_of_request(
     }
 }
 
+/// The length of what is quoted of a broker's words, in characters.
+const QUOTED: usize = 240;
+
+/// A broker's words as part of a sentence.
+pub(super) fn quoted(words: &str) -> String {
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    match line.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}...", line.get(..end).unwrap_or_default()),
+        None => line.trim_end_matches('.').to_owned(),
+    }
+}
+
+/// The error with what the broker says about it.
+pub(super) fn with_words(error: Error, words: Option<&str>) -> Error {
+    let Some(words) = words.map(quoted).filter(|words| !words.is_empty()) else { return error };
+    match error {
+        Error::Definite(error) => Definite { what: format!("{}: {words}", error.what), ..error }.into(),
+        Error::Transient(error) => Transient { what: format!("{}: {words}", error.what), ..error }.into(),
+    }
+}
+
 /// The error if a request to do `what` fails, perhaps without reaching a broker.
 pub(super) fn error_of_kafka(what: &str, error: &KafkaError, exit: Exit) -> Error {
     match error.rdkafka_error_code() {
@@ -155,6 +177,20 @@ mod tests {
             "the topic was deleted, or lacks the partition: UnknownPartition (Local: Unknown partition)"
         );
         assert_eq!(in_words(Code::PolicyViolation), Code::PolicyViolation.to_string());
+    }
+
+    #[test]
+    fn a_brokers_words_are_one_short_line() {
+        for (words, expected) in [
+            ("Segments of at least 50 MB.", "Segments of at least 50 MB"),
+            (" a\n\tb\u{7}c ", "a bc"),
+            ("", ""),
+        ] {
+            assert_eq!(quoted(words), expected);
+        }
+        assert_eq!(quoted(&"é".repeat(1_000)), format!("{}...", "é".repeat(QUOTED)));
+        let error = with_words(error_of_code("create t", Code::PolicyViolation, Exit::Refused), Some("no."));
+        assert!(error.to_string().contains("(Broker: Policy violation): no. "), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!   (their configuration), `context` and `delivery_reports` (what librdkafka calls back), `client` and `closing` (how
 //!   clients end), `record_limits` (whether a topic accepts a record), `first_in_partition` (holds back a partition's
 //!   second record), `suspect` (finds the record that caused a refusal)
-//! - topics: `topics` before the first record, with `admin`, `topic_lookup` and `topic_settings`; `topic_cache` (what is known of topics), `durability` (how
+//! - topics: `topics` before the first record, with `admin`, `topic_lookup`, `topic_creation` and `topic_settings`; `topic_cache` (what is known of topics), `durability` (how
 //!   safe an acknowledged record is), `topic_monitor` while records flow
 //! - checkpoints: `checkpointer`, `checkpoint_topic` and `checkpoint_failure`; in exactly-once mode `transactions` and `transaction_size`
 //! - when nothing is acknowledged: `stall_detector`, `stall_probes`, `stall_reason`, `unreachable` (no broker answers),
@@ -38,6 +38,7 @@ mod stall_probes;
 mod stall_reason;
 mod suspect;
 mod topic_cache;
+pub mod topic_creation;
 mod topic_lookup;
 mod topic_monitor;
 pub mod topic_reader;

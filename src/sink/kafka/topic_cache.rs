@@ -90,13 +90,9 @@ impl TopicCache {
     }
 
     /// Logs once that the positions topic deletes old checkpoints.
-    pub(super) fn warn_of_policy(&self, topic: &str, policy: &str, remedy: &str) {
+    pub(super) fn warn_of_policy(&self, what: &str, remedy: &str) {
         if !std::mem::replace(&mut self.lock().policy_logged, true) {
-            tracing::warn!(
-                remedy,
-                "the topic {topic} deletes old checkpoints (cleanup.policy = {policy}): a router that is stopped for longer than \
-                 the topic keeps them cannot tell whether its slot was moved"
-            );
+            tracing::warn!(remedy, "{what}");
         }
     }
 

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
+use rdkafka_topic::Options;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ use super::error_policy::{ErrorPolicy, error_of_kafka, error_of_request, error_p
 use super::properties;
 use super::record_limits::TopicLimits;
 use super::topic_cache::TopicCache;
+use super::topic_creation::{self, batch, create_command};
 use super::topic_lookup::{Found, Lookup, Shape, TopicLookup};
 use super::topic_settings::describe;
 use crate::config::{Config, Topics};
@@ -41,16 +43,6 @@ const WAIT_FOR_OTHERS: (Duration, Duration) = (Duration::from_secs(3), Duration:
 /// An event waits for the topic, so a definite error stops the router.
 const DEFINITE_EXIT: Exit = Exit::Unsafe;
 
-/// How many topics are prepared together at most.
-const MAX_BATCH: usize = 500;
-
-/// How many records of the cluster's metadata a request to create topics may need. Brokers take 10,000 and refuse all topics of
-/// a larger request (`MAX_RECORDS_PER_USER_OP` of their controller).
-const MAX_METADATA_RECORDS: usize = 2_000;
-
-/// The brokers' default number of partitions is hardly larger, and there is room for a much larger one.
-const DEFAULT_PARTITIONS: usize = 20;
-
 /// What the brokers are asked to do with a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
@@ -63,11 +55,14 @@ enum Request {
 pub(super) struct TopicKeeper {
     admin: Admin,
     lookup: TopicLookup,
+    config: Config,
     topics: Topics,
     grants: Grants,
     topic_cache: Arc<TopicCache>,
     /// Topics were missing.
     creating: AtomicBool,
+    /// The brokers have refused to create a topic, and may create it with other settings.
+    settings_refused: AtomicBool,
 }
 
 /// A topic that is ready or cannot be used.
@@ -84,16 +79,23 @@ impl TopicKeeper {
         Ok(TopicKeeper {
             admin: Admin::new(settings.clone(), context)?,
             lookup: TopicLookup::new(settings),
+            config: config.clone(),
             topics,
             grants: Grants::of(config),
             topic_cache,
             creating: AtomicBool::new(false),
+            settings_refused: AtomicBool::new(false),
         })
     }
 
     /// How many topics to prepare together.
     pub(super) fn batch(&self) -> usize {
         batch(&self.topics)
+    }
+
+    /// Whether the brokers may create with other settings what they have refused to create.
+    pub(super) fn settings_were_refused(&self) -> bool {
+        self.settings_refused.load(Ordering::Relaxed)
     }
 
     /// Whether topics were missing since [`TopicKeeper::forget_created`].
@@ -198,7 +200,10 @@ impl TopicKeeper {
             Ok(Lookup::Missing) if !self.topics.create => Error::not_safe(
                 ErrorCode::EventTopic,
                 format!("the topic {topic} does not exist and `[topics] create` is false"),
-                "Create it, or set `[topics] create = true`",
+                format!(
+                    "Create it (`{}`), or set `[topics] create = true`",
+                    create_command(&self.config, &topic, &self.topics)
+                ),
             ),
             Ok(Lookup::Missing | Lookup::There(_)) => {
                 Error::transient(Peer::Kafka, format!("the new topic {topic} is not ready yet"))
@@ -289,9 +294,10 @@ impl TopicKeeper {
                 "the topic was deleted; the router creates it again, without its former records"
             );
         }
-        let new: Vec<_> = topics.iter().map(|topic| new_topic(topic, &self.topics)).collect();
-        let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
-        let results = match self.admin.client().create_topics(&new, &options).await {
+        let options = Options { operation_timeout: Some(REQUEST_TIMEOUT), ..Options::default() };
+        let results =
+            topic_creation::create(self.admin.client(), topics.clone(), &self.topics, options).await;
+        let results = match results {
             Ok(results) => results,
             Err(error) => {
                 failed.extend(topics.into_iter().map(|topic| {
@@ -304,16 +310,20 @@ impl TopicKeeper {
         let mut created = Vec::with_capacity(results.len());
         for result in results {
             match result {
-                Ok(topic) => created.push(topic),
-                Err((topic, Code::TopicAlreadyExists)) => created.push(topic),
-                Err((topic, code)) => {
-                    let error = self.request_error(&topic, Request::Create, code);
+                (topic, Ok(())) => created.push(topic),
+                (topic, Err(refused)) if refused.code == Code::TopicAlreadyExists => created.push(topic),
+                (topic, Err(refused)) => {
+                    let error = self.request_error(&topic, Request::Create, refused.code);
+                    if topic_creation::is_about_settings(refused.code) {
+                        self.settings_refused.store(true, Ordering::Relaxed);
+                    }
+                    let error = topic_creation::refused(error, &refused, &self.config, &topic, &self.topics);
                     failed.push((topic, Err(error)));
                 }
             }
         }
         match created.as_slice() {
-            [topic] if new.len() == 1 => tracing::info!(topic, "topic created"),
+            [topic] if topics.len() == 1 => tracing::info!(topic, "topic created"),
             // the progress is logged instead
             created => tracing::debug!(topics = ?created, "topics created"),
         }
@@ -343,37 +353,5 @@ impl TopicKeeper {
                 (topic, limits)
             };
         topics.into_iter().zip(described).map(with_limits).collect()
-    }
-}
-
-/// How many topics with these settings one request may create.
-fn batch(wanted: &Topics) -> usize {
-    let partitions = wanted.partitions.and_then(|count| usize::try_from(count).ok());
-    let records = 1 + partitions.unwrap_or(DEFAULT_PARTITIONS) + wanted.config.len();
-    (MAX_METADATA_RECORDS / records).clamp(1, MAX_BATCH)
-}
-
-/// A topic with the settings of `[topics]`.
-pub(super) fn new_topic<'a>(topic: &'a str, wanted: &'a Topics) -> NewTopic<'a> {
-    // -1: the broker's default
-    let partitions = wanted.partitions.unwrap_or(-1);
-    let replication = TopicReplication::Fixed(wanted.replication_factor.unwrap_or(-1));
-    let mut new = NewTopic::new(topic, partitions, replication);
-    for (name, value) in &wanted.config {
-        new = new.set(name, value);
-    }
-    new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_is_bounded_by_what_a_controller_takes_in_one_request() {
-        let of = |partitions| batch(&Topics { partitions, ..Topics::default() });
-        assert_eq!([Some(1), None, Some(12), Some(150), Some(9_000)].map(of), [500, 95, 153, 13, 1]);
-        let config = (0..18).map(|number| (number.to_string(), String::new())).collect();
-        assert_eq!(batch(&Topics { partitions: Some(1), config, ..Topics::default() }), 100);
     }
 }

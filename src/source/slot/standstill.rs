@@ -6,10 +6,7 @@ use std::time::Duration;
 use pg_logical::Lsn;
 use tokio::time::Instant;
 
-use crate::postgres::standby_slots::{REMEDY, Unconfirmed, reason};
-
-/// A healthy standby is often behind for a moment.
-const STANDBY_GRACE: Duration = Duration::from_secs(3);
+use crate::postgres::standby_slots::{REMEDY, STANDBY_GRACE, Unconfirmed, reason};
 
 /// Postgres may need a moment to decode its log. With up to a second before the first check and another before the last one,
 /// the reason is there after ten seconds.

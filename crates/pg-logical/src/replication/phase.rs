@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{ADMIN_SHUTDOWN, Receiving, ReplicationStream, StreamOf, ended, lost, unexpected};
 use crate::error::Error;
 use crate::frames::Frame;
-use crate::server_error::ServerError;
+use crate::server_error::{STOPPED, ServerError};
 use crate::stream::Transport;
 
 /// The state of a session.
@@ -166,7 +166,7 @@ impl<S: Transport> ReplicationStream<S> {
             b'W' if self.phase == Phase::Starting => Some(Answer::Streaming),
             // a walsender ends with CommandComplete and without CopyDone when the server is stopped
             b'c' | b'C' if self.phase == Phase::Streaming => {
-                return Err(lost("the server ended the stream, as it does when it is stopped"));
+                return Err(lost(STOPPED));
             }
             b'Z' => match std::mem::replace(&mut self.phase, Phase::Idle) {
                 Phase::Ending => Some(Answer::Ended),

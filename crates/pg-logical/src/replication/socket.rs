@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Receiving, ReplicationStream, lost};
 use crate::error::Error;
 use crate::frames::GATHER_SIZE;
-use crate::server_error::io_reason;
+use crate::server_error::{CLOSED, io_reason};
 use crate::stream::{Transport, TransportKind};
 
 /// The longest time to let bytes gather.
@@ -94,7 +94,7 @@ impl<S: Transport> ReplicationStream<S> {
         while !self.frames.has_gathered() || received == 0 {
             match self.frames.poll_fill(context, &mut self.stream) {
                 Poll::Ready(Ok(0)) if received == 0 => {
-                    return Poll::Ready(Err(lost("the server closed the connection")));
+                    return Poll::Ready(Err(lost(CLOSED)));
                 }
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(count)) => received += count,

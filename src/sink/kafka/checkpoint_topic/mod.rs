@@ -3,10 +3,10 @@
 //! In at-least-once mode it has a producer of its own, so a refused event does not take a checkpoint with it, and vice versa. One record is in
 //! flight at a time, so checkpoints are stored in the order of their positions.
 
+mod creation;
 mod reader;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pg_logical::{Lsn, Secret};
@@ -15,29 +15,21 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::checkpoint_failure::NotCommitted;
 use super::client::Client;
-use super::context::AdminContext;
 use super::producers::fence;
 use super::publisher::Publisher;
 use super::record_limits::TopicLimits;
 use super::stale_metadata::StaleMetadata;
-use super::topics::TopicKeeper;
 use super::{PARTITION, discard, properties};
 use crate::checkpoint::Checkpoint;
-use crate::config::{Config, DeliveryMode, Topics};
-use crate::error::{Definite, Error, ErrorCode, Peer};
+use crate::config::{Config, DeliveryMode};
+use crate::error::{Error, ErrorCode, Peer};
+use creation::prepare;
+pub use creation::{TopicSettings, create_positions_command};
+pub(super) use creation::{refusal_of_all, what};
 use reader::OPEN_TRANSACTION_TIMEOUT;
 pub use reader::StoredCheckpoints;
 pub use writer::WriterState;
 use writer::{Reports, Shared};
-
-/// Small segments, compacted soon, because a start may read the whole topic.
-const TOPIC_CONFIG: [(&str, &str); 5] = [
-    ("cleanup.policy", "compact"),
-    ("segment.bytes", "1048576"),
-    ("segment.ms", "600000"),
-    ("min.cleanable.dirty.ratio", "0.01"),
-    ("max.compaction.lag.ms", "600000"),
-];
 
 /// How a router stores checkpoints.
 pub enum CheckpointStore {
@@ -57,8 +49,9 @@ impl CheckpointStore {
     pub(crate) async fn open(config: &Arc<Config>, sink: &Publisher) -> Result<Self, Error> {
         let Some(topic) = &config.delivery.positions_topic else { return Ok(CheckpointStore::Off) };
         let limits = prepare(config, topic).await?;
-        if let Some(policy) = limits.cleanup_policy.filter(|policy| policy.contains("delete")) {
-            sink.topic_cache.warn_of_policy(topic, &policy, &alter_command(config, topic, COMPACT));
+        if let Some(policy) = limits.cleanup_policy.filter(|policy| deletes_checkpoints(policy)) {
+            let what = format!("{}. {IF_DELETED}", deleted(topic, &policy));
+            sink.topic_cache.warn_of_policy(&what, &alter_command(config, topic, COMPACT));
         }
         Ok(match config.delivery.mode {
             DeliveryMode::ExactlyOnce => CheckpointStore::Transactional(topic.clone()),
@@ -228,47 +221,25 @@ pub async fn look_up(config: &Config, confirmed: Option<Lsn>) -> Result<Option<C
     reader::read(config, topic, confirmed.unwrap_or_default(), wait_limit).await
 }
 
-/// The topic's settings if the router creates it.
-pub(super) fn topic_settings(config: &Config) -> Topics {
-    let setting = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    Topics {
-        partitions: Some(1),
-        config: TOPIC_CONFIG.iter().map(setting).collect::<BTreeMap<_, _>>(),
-        allow: Vec::new(),
-        ..config.topics.clone()
-    }
-}
-
 /// The setting that keeps the last checkpoint of each router.
 pub const COMPACT: &str = "cleanup.policy=compact";
+
+/// Whether a topic with this `cleanup.policy` deletes checkpoints that still count.
+pub fn deletes_checkpoints(policy: &str) -> bool {
+    policy.contains("delete")
+}
+
+/// What `run` and `check` say of such a topic.
+pub fn deleted(topic: &str, policy: &str) -> String {
+    format!("the topic {topic} deletes old checkpoints (cleanup.policy = {policy})")
+}
+
+/// What that means.
+pub const IF_DELETED: &str = "A router that has written none for longer than the topic keeps them cannot tell at its next start whether \
+                              its slot was moved";
 
 /// The command that changes a setting of a topic.
 pub fn alter_command(config: &Config, topic: &str, setting: &str) -> String {
     let servers = config.kafka.properties.get("bootstrap.servers").map_or("", Secret::reveal);
     format!("kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config {setting}")
-}
-
-async fn prepare(config: &Config, topic: &str) -> Result<TopicLimits, Error> {
-    let keeper = TopicKeeper::new(config, AdminContext::default(), topic_settings(config), Arc::default())?;
-    let prepared = Arc::new(keeper).prepare(vec![topic.to_owned()], true).await;
-    let not_ready = || Error::transient(Peer::Kafka, format!("the topic {topic} is not ready yet"));
-    match prepared.into_iter().next().map_or_else(|| Err(not_ready()), |(_, limits)| limits) {
-        Ok(limits) => Ok(limits),
-        // no event waits for this topic, so this is refused rather than unsafe
-        Err(Error::Definite(Definite { what, remedy, .. })) => {
-            let optional = config.delivery.mode == DeliveryMode::AtLeastOnce && config.shards.count == 1;
-            let without = if optional {
-                ", and false switches it off: then the router resumes at the slot's position, which may be older, and what was sent \
-                 since is sent twice"
-            } else {
-                ""
-            };
-            Err(Error::refused(
-                ErrorCode::PositionsTopic,
-                format!("the positions topic cannot be used: {what}"),
-                format!("{remedy}; `[delivery] positions_topic` names it{without}"),
-            ))
-        }
-        transient => transient,
-    }
 }
