@@ -116,6 +116,18 @@ pub(crate) struct Name<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 mod tests {
     use super::*;
 
+    /// serde_json gives numbers with a fraction to a visitor as objects.
+    #[test]
+    fn a_number_is_no_object() {
+        for json in ["5", "1.5", "1e400", "-0", "18446744073709551617"] {
+            assert!(member(json.as_bytes(), "a").is_err(), "{json}");
+        }
+        let json = br#"{"a": 1e400, "b": 0.10, "c": 18446744073709551617}"#;
+        for (name, text) in [("a", "1e400"), ("b", "0.10"), ("c", "18446744073709551617")] {
+            assert_eq!(member(json, name).unwrap().as_deref(), Some(text));
+        }
+    }
+
     #[test]
     fn what_is_no_json_says_where() {
         assert_eq!(check(r#" {"a": [1, null]} "#), Ok(()));

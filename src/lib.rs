@@ -39,13 +39,14 @@
 //! - [`postgres`]: queries of the catalogues and the catalogue watch; [`dead_letters`] and [`unsendable`]: what cannot be sent, and why
 //! - [`replay`]: the same loop with rows of the table that somebody asks for again; [`pruning`]: deletes old ones; [`archive`]: files of them
 //! - [`shards`]: how aggregates are distributed over several slots; [`import`]: translates a Debezium connector's configuration
-//! - [`topic_name`]: which names Kafka accepts for topics; [`reserved`]: names that belong to the router
+//! - [`topic_name`]: which names Kafka accepts for topics; `cloudevents` and `uri`: what attributes may be; [`reserved`]: names that belong to the router
 
 pub mod admin;
 pub mod advice;
 pub mod archive;
 pub mod checkpoint;
 pub mod cli;
+mod cloudevents;
 pub mod commands;
 pub mod config;
 pub mod contracts;
@@ -74,4 +75,5 @@ pub mod systemd;
 pub mod terminal;
 pub mod topic_name;
 pub mod unsendable;
+mod uri;
 mod utc;

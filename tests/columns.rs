@@ -363,6 +363,49 @@ async fn columns_of_domains_and_of_arrays_of_enums_are_read_by_their_base_type()
     assert_eq!(records[0].header("moods"), Some(r#"["happy","sad"]"#));
 }
 
+/// In an envelope, a number stays a number.
+#[tokio::test]
+async fn members_of_domains_have_the_type_of_the_base_type() {
+    let kafka = Kafka::shared();
+    let table = "CREATE DOMAIN price AS numeric(10,2); CREATE DOMAIN deep AS price CHECK (value > 0); \
+                 CREATE DOMAIN prices AS numeric[]; CREATE DOMAIN size AS bigint; CREATE DOMAIN document AS jsonb; \
+                 CREATE DOMAIN mask AS bit(8); \
+                 CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
+                 aggregate_id text, event_type text NOT NULL, payload jsonb, plain numeric, price price, deep deep, prices prices, \
+                 each price[], size size, document document, mask mask)";
+    let outbox = Outbox::with_table(crate::support::shared::postgres(), table).await;
+    let mut settings = Settings::new(&outbox, &kafka).set("route.value", "envelope");
+    for column in ["plain", "price", "deep", "prices", "each", "size", "document", "mask"] {
+        settings = settings.set(&format!("route.envelope.{column}"), format!("${{{column}}}"));
+    }
+    outbox
+        .execute(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, plain, price, deep, prices, each, size, document, \
+             mask) VALUES ('t', 'a', 'made', '{}', 1.50, 1.5, 2.5, '{1.5}', '{1.5}', 7, '{\"n\": 1e400}', B'10000001')",
+        )
+        .await;
+    let preview = settings.run(&["preview", "--json"]);
+    let router = Router::active(&settings).await;
+    outbox.all_confirmed().await;
+    router.stop().await;
+    let records = kafka.records(&outbox.name).await;
+    let value = records[0].text();
+    for member in [
+        r#""plain":1.50"#,
+        r#""price":1.50"#,
+        r#""deep":2.50"#,
+        r#""prices":"{1.5}""#,
+        r#""each":"{1.50}""#,
+        r#""size":7"#,
+        r#""document":{"n": 1000000"#,
+        r#""mask":"10000001""#,
+    ] {
+        assert!(value.contains(member), "{member}: {value}");
+    }
+    let shown: Vec<serde_json::Value> = serde_json::from_str(&preview.out).unwrap();
+    assert_eq!(shown[0]["value"], value);
+}
+
 /// The router stops at rows of a table that was renamed, and reads them after the table is renamed back.
 #[tokio::test]
 async fn columns_of_a_table_that_was_renamed_and_got_its_name_back_are_read() {

@@ -206,8 +206,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 fn draw(report: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     let text = fs::read_to_string(report).with_context(|| format!("read {}", report.display()))?;
-    let report: Report =
-        serde_json::from_str(&text).with_context(|| format!("parse {}", report.display()))?;
+    // by way of a value: flattened members cannot be read from text where numbers have arbitrary precision
+    let read = serde_json::from_str::<serde_json::Value>(&text).and_then(serde_json::from_value);
+    let report: Report = read.with_context(|| format!("parse {}", report.display()))?;
     let drawn = plots::draw(&report, folder)?;
     ensure!(drawn > 0, "the report has no figures to draw");
     eprintln!("{drawn} plots drawn in {}", folder.display());

@@ -8,6 +8,7 @@ mod convert;
 pub mod dead_letters;
 mod deserialize;
 pub mod environment;
+pub(crate) mod filters;
 mod heartbeat;
 mod identifiers;
 pub mod kafka_properties;
@@ -283,6 +284,13 @@ pub struct Topics {
     pub config: BTreeMap<String, String>,
     /// `allow`: the topics that may be written to. Empty: all.
     pub allow: Vec<Pattern>,
+}
+
+impl Topics {
+    /// Whether `allow` names this topic. A pattern that takes too many steps names none.
+    pub fn allows(&self, topic: &str) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|pattern| pattern.matches(topic) == Ok(true))
+    }
 }
 
 impl Default for Topics {

@@ -1,7 +1,11 @@
 //! Templates: text with values of the event in it, `outbox.event.${aggregate_type | lower}`. This is only the syntax;
 //! `routing` looks up the names.
 
+use std::borrow::Cow;
 use std::fmt;
+
+use super::filters;
+pub use super::filters::Filter;
 
 /// Why a text is not a template. Positions are characters, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -109,17 +113,6 @@ impl SourceValue {
     }
 }
 
-/// Changes a value before it is inserted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Filter {
-    /// `lower`: Unicode lower case.
-    Lower,
-    /// `kebab`: `OrderPlaced`, `order_placed` and `order placed` become `order-placed`.
-    Kebab,
-    /// `default('x')`: replaces NULL and an empty text.
-    Default(String),
-}
-
 impl Template {
     /// Parses a template.
     ///
@@ -215,6 +208,22 @@ impl Template {
         }
     }
 
+    /// The texts that appear in results as they are written: those between values, and the defaults of values.
+    pub(super) fn texts(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.parts.iter().flat_map(|part| match part {
+            Part::Text(text) => vec![Cow::Borrowed(text.as_str())],
+            Part::Value(value) => value.defaults(),
+        })
+    }
+
+    /// The whole results that are known without an event: the text itself, or the defaults of a single value.
+    pub(super) fn results(&self) -> Vec<Cow<'_, str>> {
+        match self.parts.as_slice() {
+            [_] => self.texts().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The text itself, if it inserts no values.
     pub fn fixed(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -240,6 +249,15 @@ pub(super) fn is_variable_name(name: &str) -> bool {
 }
 
 impl Value {
+    /// Its defaults, changed by the filters that follow.
+    fn defaults(&self) -> Vec<Cow<'_, str>> {
+        let later = |(at, filter): (usize, &'_ Filter)| match filter {
+            Filter::Default(_) => filters::apply(self.filters.get(at..)?, None),
+            Filter::Lower | Filter::Kebab => None,
+        };
+        self.filters.iter().enumerate().filter_map(later).collect()
+    }
+
     fn parse(expression: &str, at: usize) -> Result<Self, TemplateError> {
         let mut pieces = split_at_pipes(expression).into_iter();
         let name = pieces.next().unwrap_or_default().trim();
@@ -247,7 +265,8 @@ impl Value {
             return Err(TemplateError::Empty(at));
         }
         let name = Name::parse(name)?;
-        let filters = pieces.map(|piece| Filter::parse(piece.trim())).collect::<Result<_, _>>()?;
+        let filter = |text: &str| Filter::parse(text).ok_or_else(|| TemplateError::Filter(text.to_owned()));
+        let filters = pieces.map(|piece| filter(piece.trim())).collect::<Result<_, _>>()?;
         Ok(Value { name, filters })
     }
 }
@@ -286,20 +305,6 @@ fn split_at_pipes(expression: &str) -> Vec<&str> {
     expression.split(unquoted_pipe).collect()
 }
 
-impl Filter {
-    fn parse(text: &str) -> Result<Self, TemplateError> {
-        let argument = text.strip_prefix("default").map(str::trim).and_then(|argument| {
-            argument.strip_prefix('(')?.strip_suffix(')')?.trim().strip_prefix('\'')?.strip_suffix('\'')
-        });
-        match (text, argument) {
-            ("lower", _) => Ok(Filter::Lower),
-            ("kebab", _) => Ok(Filter::Kebab),
-            (_, Some(argument)) if !argument.contains('\'') => Ok(Filter::Default(argument.to_owned())),
-            _ => Err(TemplateError::Filter(text.to_owned())),
-        }
-    }
-}
-
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.parts.iter().try_for_each(|part| match part {
@@ -315,11 +320,7 @@ impl fmt::Display for Template {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)?;
-        self.filters.iter().try_for_each(|filter| match filter {
-            Filter::Lower => f.write_str(" | lower"),
-            Filter::Kebab => f.write_str(" | kebab"),
-            Filter::Default(text) => write!(f, " | default('{text}')"),
-        })
+        self.filters.iter().try_for_each(|filter| write!(f, " | {filter}"))
     }
 }
 

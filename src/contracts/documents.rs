@@ -1,6 +1,7 @@
 //! The schemas of a directory with resolved references: each `$ref` is replaced by a canonical form with the number of the
 //! document, whatever `$id`, anchor or relative path it used.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
@@ -9,6 +10,7 @@ use super::directory::SourceFile;
 use super::fault::Fault;
 use super::json;
 use super::keywords::{OWN_KEYS, join, known, nearest, nearest_keyword, walk, walk_mut};
+use crate::uri;
 
 /// The draft of schemas without `$schema`.
 const DEFAULT_DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -353,17 +355,9 @@ fn beside(path: &str, other: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Encodes a text for the fragment of a URI (RFC 3986).
-pub(super) fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+/// Encodes a JSON pointer for the fragment of a URI.
+pub(super) fn percent_encoded(place: &str) -> Cow<'_, str> {
+    uri::percent_encoded(place, "/")
 }
 
 fn percent_decoded(text: &str) -> Option<String> {

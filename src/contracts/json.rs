@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_json() {
-        for text in ["", "{", "{}}", "{'a': 1}", "1e999", &"[".repeat(200)] {
+        for text in ["", "{", "{}}", "{'a': 1}", "1e", &"[".repeat(200)] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

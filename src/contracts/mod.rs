@@ -10,6 +10,7 @@
 //! Reading the directory is the only I/O: references stay within the directory, and nothing is fetched from the network.
 
 pub mod asyncapi;
+mod bounds;
 pub mod compatibility;
 mod directory;
 mod documents;
@@ -18,6 +19,7 @@ pub mod fault;
 mod json;
 mod keywords;
 pub mod markdown;
+mod payload;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -25,6 +27,7 @@ mod topic;
 mod violation;
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::fmt;
 use std::path::Path;
 
@@ -163,19 +166,15 @@ impl Contracts {
     /// Checks the payload of one event. A NULL payload is checked as JSON `null`. Without a contract this costs one look-up.
     pub fn check(&self, aggregate_type: &str, event_type: &str, payload: Option<&[u8]>) -> Verdict {
         let Some(contract) = self.get(aggregate_type, event_type) else { return Verdict::NoContract };
-        let what = match payload.map_or(Ok(Value::Null), serde_json::from_slice) {
-            Ok(value) => match contract.validator.validate(&value) {
-                Ok(()) => return Verdict::Valid,
-                Err(error) => self.names.sentence(&error),
-            },
-            Err(error) => {
-                format!(
-                    "it is not JSON, or nested too deeply (line {}, column {})",
-                    error.line(),
-                    error.column()
-                )
-            }
+        let validate = |value: &Value| {
+            let validated = contract.validator.validate(value);
+            validated.map_err(|error| self.names.sentence(&error))
         };
+        let checked = match payload {
+            None => validate(&Value::Null),
+            Some(json) => payload::read(json, validate).and_then(identity),
+        };
+        let Err(what) = checked else { return Verdict::Valid };
         Verdict::Violated(Violation { contract: contract.path.clone(), what })
     }
 
@@ -256,7 +255,8 @@ fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
             continue;
         };
         let options = jsonschema::options().with_base_uri(address(number)).with_registry(&registry);
-        let validator = options.should_validate_formats(true).offline().build(&document.schema);
+        let validator =
+            bounds::exact(options).should_validate_formats(true).offline().build(&document.schema);
         match (validator, documents.root(number)) {
             (Ok(validator), Some(root)) => contracts.push(Contract {
                 aggregate_type: (*aggregate_type).to_owned(),

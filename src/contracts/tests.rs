@@ -79,7 +79,8 @@ fn what_keeps_its_contract_and_what_breaks_it() {
         ("not listed", "OrderCancelled", Some(cancelled(r#", "alice@example.com": 1"#))),
         ("listed", "OrderCancelled", Some(cancelled(r#", "note": null"#))),
         ("not JSON", "OrderCancelled", Some("{\"order_id\": secret}".to_owned())),
-        ("nested too deeply", "OrderCancelled", Some("[".repeat(1000))),
+        ("not closed", "OrderCancelled", Some("[".repeat(1000))),
+        ("nested deeply", "OrderCancelled", Some("[".repeat(1000) + &"]".repeat(1000))),
         ("NULL", "OrderCancelled", None),
     ];
     let lines: Vec<String> = cases
@@ -89,6 +90,98 @@ fn what_keeps_its_contract_and_what_breaks_it() {
         })
         .collect();
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+/// A contract whose numbers no `f64` holds, written as text.
+fn of_text(schema: &str) -> Contracts {
+    let file = SourceFile { path: "order/Placed.json".to_owned(), text: schema.to_owned() };
+    Contracts::of(vec![file]).unwrap_or_else(|faults| panic!("{schema}: {faults}"))
+}
+
+#[test]
+fn numbers_are_compared_exactly() {
+    let mut wrong: Vec<String> = Vec::new();
+    for (schema, kept, broken) in [
+        (
+            r#"{"maximum": 18446744073709551616}"#,
+            &["18446744073709551616", "1.8446744073709551616e19", "-1e400"][..],
+            &["18446744073709551617", "18446744073709551616.01", "1.844674407370955161600001e19", "1e400"][..],
+        ),
+        (
+            r#"{"minimum": 0.1}"#,
+            &["0.1", "0.10", "1e-1", "0.10000000000000000000001", "1e400", "1e99999"],
+            &["0.09999999999999999999999", "1e-400", "-1e400"],
+        ),
+        (r#"{"exclusiveMaximum": 1e400}"#, &["9.99e399", "1e399", "0"], &["1e400", "10e399", "1e401"]),
+        (
+            r#"{"exclusiveMinimum": 9007199254740992}"#,
+            &["9007199254740993"],
+            &["9007199254740992", "9007199254740992.0"],
+        ),
+        (
+            r#"{"multipleOf": 0.01}"#,
+            &["1.50", "100000000000000000000.01", "1e400"],
+            &["0.015", "100000000000000000000.015", "1e-400"],
+        ),
+        (r#"{"multipleOf": 3}"#, &["300000000000000000003", "3e400"], &["300000000000000000002", "1e400"]),
+        (
+            r#"{"const": 9007199254740993}"#,
+            &["9007199254740993", "9007199254740993.0", "9.007199254740993e15"],
+            &["9007199254740992", "9007199254740994"],
+        ),
+        (r#"{"enum": [1e400, 0.1]}"#, &["1e400", "10e399", "0.10"], &["1e401", "0.1000000000000000000001"]),
+        (
+            r#"{"type": "integer"}"#,
+            &["1e400", "1.0", "18446744073709551617"],
+            &["1.00000000000000000000001", "1e-400"],
+        ),
+        (
+            r#"{"uniqueItems": true}"#,
+            &["[9007199254740992, 9007199254740993]", "[1e400, 1e401]"],
+            &["[1e400, 10e399]", "[18446744073709551617, 18446744073709551617.0]"],
+        ),
+    ] {
+        let contracts = of_text(schema);
+        let is_kept = |payload: &&&str| said(&contracts, "Placed", Some(payload)) == "kept";
+        wrong.extend(
+            kept.iter().filter(|payload| !is_kept(payload)).map(|payload| format!("{schema} {payload}")),
+        );
+        wrong.extend(broken.iter().filter(is_kept).map(|payload| format!("{schema} {payload}")));
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
+/// `jsonb` prints numbers without an exponent.
+#[test]
+fn a_number_may_be_as_long_as_postgres_permits() {
+    let contracts = of_text(r#"{"type": "integer", "exclusiveMinimum": 1e131071, "multipleOf": 2}"#);
+    let long = |last: char| format!("1{}{last}", "0".repeat(131_070));
+    assert_eq!(said(&contracts, "Placed", Some(&long('2'))), "kept");
+    for broken in [long('0'), long('1'), format!("{}.5", long('2'))] {
+        assert_ne!(said(&contracts, "Placed", Some(&broken)), "kept");
+    }
+}
+
+#[test]
+fn a_tree_may_be_as_deep_as_postgres_permits() {
+    let contracts = of_text(
+        r##"{"type": ["object", "integer"], "properties": {"left": {"$ref": "#"}}, "required": ["left"],
+             "allOf": [{"anyOf": [{"type": "integer"}, {"propertyNames": {"maxLength": 4}}]}], "unevaluatedProperties": false}"##,
+    );
+    let tree = |depth: usize, leaf: &str| r#"{"left":"#.repeat(depth) + leaf + &"}".repeat(depth);
+    for depth in [1, 126, 127, 128, 5_000, payload::MAX_DEPTH] {
+        assert_eq!(said(&contracts, "Placed", Some(&tree(depth, "1e400"))), "kept", "{depth}");
+        let violation = said(&contracts, "Placed", Some(&tree(depth, "null")));
+        assert!(violation.contains("\"type\"") && violation.len() < 400, "{depth}: {violation}");
+    }
+}
+
+#[test]
+fn halves_of_surrogate_pairs_are_characters() {
+    let contracts = of_text(r#"{"type": "string", "minLength": 2, "maxLength": 2}"#);
+    assert_eq!(said(&contracts, "Placed", Some(r#""\ud83da""#)), "kept");
+    assert_eq!(said(&contracts, "Placed", Some(r#""\ud83d\ude00!""#)), "kept");
+    assert_ne!(said(&contracts, "Placed", Some(r#""\ud83d""#)), "kept");
 }
 
 #[test]

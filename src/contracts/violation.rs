@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use super::keywords::walk;
 
+/// How many names and numbers of a place are shown.
+const MAX_SEGMENTS: usize = 20;
+
 /// The names of properties in schemas, which may be shown.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames(HashSet<String>);
@@ -22,11 +25,15 @@ impl KnownNames {
         });
     }
 
-    /// The place as a JSON pointer, with `*` for a name that comes from the payload.
+    /// The place as a JSON pointer, with `*` for a name that comes from the payload, and without its end if it is long.
     fn place(&self, place: &Location) -> String {
         let mut text = String::new();
-        for segment in place.segments() {
+        for (number, segment) in place.segments().enumerate() {
             text.push('/');
+            if number == MAX_SEGMENTS {
+                text.push_str("...");
+                break;
+            }
             match segment {
                 LocationSegment::Index(index) => text.push_str(&index.to_string()),
                 LocationSegment::Property(name) if self.0.contains(&*name) => text.push_str(&name),
@@ -57,10 +64,8 @@ fn requirement(kind: &ValidationErrorKind) -> String {
             let names: Vec<String> = wanted.iter().map(|wanted| wanted.to_string()).collect();
             format!("it must be of one of the types {}", names.join(", "))
         }
-        Kind::Minimum { limit } => format!("it must be at least {limit}"),
-        Kind::Maximum { limit } => format!("it must be at most {limit}"),
-        Kind::ExclusiveMinimum { limit } => format!("it must be more than {limit}"),
-        Kind::ExclusiveMaximum { limit } => format!("it must be less than {limit}"),
+        // those of `bounds`
+        Kind::Custom { message, .. } => message.clone(),
         Kind::MultipleOf { multiple_of } => format!("it must be a multiple of {multiple_of}"),
         Kind::MinLength { limit } => format!("it must have at least {limit} characters"),
         Kind::MaxLength { limit } => format!("it must have at most {limit} characters"),

@@ -26,7 +26,7 @@ pub struct Column {
     pub type_id: u32,
     /// `atttypmod`
     pub modifier: i32,
-    /// The name of a type that does not belong to Postgres.
+    /// The name of a type that does not belong to Postgres, or of a domain's base type that needs the modifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub type_name: Option<String>,
     /// As Postgres prints it; `None` for NULL.

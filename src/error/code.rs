@@ -155,7 +155,7 @@ codes! {
     TableNotLogged = 4102, "the outbox table is unlogged", Lost, "those written while it is unlogged are only in the table; the steps send them";
     ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
     // 5000: Kafka
-    KafkaLogin = 5001, "the brokers refuse the credentials", Late, WAIT;
+    KafkaLogin = 5001, "the brokers refuse the credentials, or no token comes", Late, WAIT;
     KafkaRefused = 5002, "the brokers refuse a request", Late, WAIT;
     KafkaTransactions = 5003, "the brokers do not let the router begin transactions", Late, WAIT;
     TopicUnavailable = 5004, "a topic or one of its partitions cannot be used", Late, WAIT;

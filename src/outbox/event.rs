@@ -37,6 +37,14 @@ impl ColumnType {
         ColumnType { id, connect: ConnectType::of(id.0, modifier) }
     }
 
+    /// A domain over a type of Postgres, which has this name. The domain's modifier is not known.
+    pub fn domain(base: Oid, name: &str) -> ColumnType {
+        match connect_values::needs_modifier(name) {
+            true => ColumnType::own(base, name),
+            false => ColumnType::built_in(base, -1),
+        }
+    }
+
     /// A user-defined type, or one of an extension.
     pub fn own(id: Oid, name: &str) -> ColumnType {
         ColumnType { id, connect: ConnectType::user_defined(name) }

@@ -47,7 +47,7 @@ impl Layout {
             .map(|column| {
                 let (type_id, type_name) = match named.get(&column.type_id) {
                     Some(Named::Own(name)) => (column.type_id, Some(name.clone())),
-                    Some(Named::Domain(base)) => (*base, None),
+                    Some(Named::Domain(base, name)) => (*base, name.clone()),
                     None => (column.type_id, None),
                 };
                 let (name, modifier) = (column.name.to_owned(), column.type_modifier);

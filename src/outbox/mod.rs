@@ -49,8 +49,9 @@ pub struct Outbox {
 /// What the stream says about a type.
 #[derive(Debug, Clone)]
 enum Named {
-    /// A domain over this type of Postgres.
-    Domain(Oid),
+    /// A domain over this type of Postgres, with its name where Kafka Connect's form depends on the domain's modifier, which the stream
+    /// lacks: there the value is written as text.
+    Domain(Oid, Option<String>),
     /// Another type, of this name.
     Own(String),
 }
@@ -141,9 +142,8 @@ impl Outbox {
     pub fn type_name(&mut self, named: &TypeName<'_>) {
         let of_postgres = matches!(named.namespace, "" | "pg_catalog");
         let known = if of_postgres {
-            // without the domain's own precision, numeric would be read as a different type
-            let base = connect_values::oid_of(named.name).filter(|_| named.name != "numeric");
-            base.map(|base| Named::Domain(Oid(base)))
+            let as_text = connect_values::needs_modifier(named.name).then(|| named.name.to_owned());
+            connect_values::oid_of(named.name).map(|base| Named::Domain(Oid(base), as_text))
         } else {
             Some(Named::Own(named.name.to_owned()))
         };

@@ -160,6 +160,14 @@ fn a_type_is_what_the_stream_last_called_it() {
     assert_eq!(type_of("public", "jsonb"), ColumnType::own(Oid(16_500), "jsonb"));
     // domains
     assert_eq!(type_of("", "_int4"), ColumnType::built_in(Oid(1007), -1));
+    for (name, base) in [("numeric", 1700), ("_numeric", 1231), ("bit", 1560), ("varbit", 1562)] {
+        // not the type without a modifier
+        assert_eq!(type_of("", name), ColumnType::own(Oid(base), name));
+        assert_eq!(type_of("", name), ColumnType::domain(Oid(base), name));
+    }
+    for (name, base) in [("jsonb", 3802), ("timestamp", 1114), ("_int4", 1007)] {
+        assert_eq!(type_of("", name), ColumnType::domain(Oid(base), name));
+    }
     assert_eq!(type_of("pg_catalog", "pg_lsn"), ColumnType::built_in(Oid(16_500), -1));
 }
 

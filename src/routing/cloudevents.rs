@@ -9,6 +9,7 @@ use super::template::Bound;
 use super::text::Use;
 use super::unroutable::{Purpose, Unroutable};
 use super::value::{Kind, Payload, ValueBuilder};
+use crate::cloudevents::check;
 use crate::config::{CloudEvents, NamedTemplate};
 use crate::outbox::{Field, IN_CLOUDEVENTS};
 use crate::utc::Utc;
@@ -36,11 +37,11 @@ impl Attributes {
         (binder.key, binder.optional) = (IN_CLOUDEVENTS, false);
         let mut bind = |template| Bound::new(template, binder);
         Attributes {
-            source: bind(&attributes.source),
+            source: bind(&attributes.source).of_uri(),
             event_type: bind(&attributes.event_type),
             subject: bind(&attributes.subject),
             datacontenttype: attributes.datacontenttype.as_ref().map(&mut bind),
-            dataschema: attributes.dataschema.as_ref().map(&mut bind),
+            dataschema: attributes.dataschema.as_ref().map(|template| bind(template).of_uri()),
             extensions: attributes
                 .extensions
                 .iter()
@@ -102,7 +103,7 @@ impl Attributes {
                 made_extensions.push((number, values.len()));
             }
         }
-        self.all().try_for_each(|(name, value)| check(name, value))
+        self.all().try_for_each(|(name, value)| check(name, value).map_err(|reason| attribute(name, reason)))
     }
 
     /// Names and values for the current event.
@@ -201,25 +202,4 @@ fn is_json(content_type: &str) -> bool {
 
 fn attribute(name: &str, reason: &'static str) -> Unroutable {
     Unroutable::Attribute { name: name.to_owned(), reason }
-}
-
-/// Checks the rules for every attribute, and those for two particular ones.
-fn check(name: &str, value: &str) -> Result<(), Unroutable> {
-    if value.is_empty() {
-        return Err(attribute(name, "is empty, but it is required"));
-    }
-    let forbidden = |c: char| {
-        c.is_control() || (u32::from(c) & 0xfffe) == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c)
-    };
-    if value.contains(forbidden) {
-        return Err(attribute(
-            name,
-            "contains a character that is not allowed (CloudEvents 1.0, \"Type System\")",
-        ));
-    }
-    let in_uri = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);
-    if matches!(name, "source" | "dataschema") && !value.chars().all(in_uri) {
-        return Err(attribute(name, "is not a URI reference (RFC 3986)"));
-    }
-    Ok(())
 }

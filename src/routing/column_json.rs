@@ -74,4 +74,24 @@ mod tests {
             assert_eq!(written(value, type_id), json);
         }
     }
+
+    #[test]
+    fn columns_of_domains_are_written_as_their_base_type() {
+        for (value, base, name, postgres, connect) in [
+            ("1.50", 1700, "numeric", "1.50", r#""1.50""#),
+            ("NaN", 1700, "numeric", r#""NaN""#, r#""NaN""#),
+            ("{1.50,2}", 1231, "_numeric", r#""{1.50,2}""#, r#"["1.50","2"]"#),
+            ("10101010", 1560, "bit", r#""10101010""#, r#""10101010""#),
+            ("t", 16, "bool", "true", "true"),
+            ("{1,2}", 1007, "_int4", r#""{1,2}""#, "[1,2]"),
+            (r#"{"a": 1}"#, 3802, "jsonb", r#"{"a": 1}"#, r#""{\"a\": 1}""#),
+        ] {
+            for (form, json) in [(TextForm::Postgres, postgres), (TextForm::Connect, connect)] {
+                let mut written = String::new();
+                write(form, Some(value.as_bytes()), ColumnType::domain(Oid(base), name), &mut written)
+                    .unwrap();
+                assert_eq!(written, json, "{name} {form:?}");
+            }
+        }
+    }
 }

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::filters;
 use super::row::field;
-use crate::config::Columns;
 use crate::config::template::{Name, Part, Template};
+use crate::config::{Columns, filters};
 use crate::contracts::{Contract, Topic};
 use crate::outbox::Field;
 

@@ -7,7 +7,6 @@ mod cloudevents;
 mod column_json;
 mod contract_check;
 mod contract_topic;
-mod filters;
 mod headers;
 mod origin;
 mod record;
@@ -25,7 +24,6 @@ use std::sync::Arc;
 
 pub use allowed::check_topic;
 pub use contract_topic::contract_topic;
-pub(crate) use filters::apply as apply_filters;
 pub use headers::Headers;
 pub use origin::Origin;
 pub use record::Record;

@@ -1,14 +1,17 @@
 //! Templates bound to the table's columns, which is done once, and rendered for each event.
 
-use super::filters;
 use super::row::{Binder, Place, Row};
 use super::unroutable::{Purpose, Unroutable};
-use crate::config::template::{Part, Template};
+use crate::config::filters;
+use crate::config::template::{Name, Part, SourceValue, Template};
+use crate::uri;
 
 /// A template whose names are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bound {
     parts: Vec<(Part, Place)>,
+    /// Whether the result is a URI, for which the names of schema and table are encoded.
+    is_uri: bool,
 }
 
 /// A value that a template needs is NULL, or not text.
@@ -42,7 +45,13 @@ impl Bound {
             Part::Value(value) => binder.place(&value.name),
             Part::Text(_) => Place::Elsewhere,
         };
-        Bound { parts: template.parts().iter().map(|part| (part.clone(), place(part))).collect() }
+        let parts = template.parts().iter().map(|part| (part.clone(), place(part))).collect();
+        Bound { parts, is_uri: false }
+    }
+
+    /// The same template, for a URI.
+    pub(super) fn of_uri(self) -> Self {
+        Bound { is_uri: true, ..self }
     }
 
     /// Whether it names a column that is missing and may be.
@@ -75,8 +84,13 @@ impl Bound {
                 Part::Value(value) => {
                     let no_value = |reason| NoValue { name: value.name.to_string(), reason };
                     let found = row.value(*place, &value.name).map_err(no_value)?;
-                    let found = filters::apply(&value.filters, found);
-                    into.push_str(&found.ok_or_else(|| no_value(NULL))?);
+                    let found = filters::apply(&value.filters, found).ok_or_else(|| no_value(NULL))?;
+                    match value.name {
+                        Name::Source(SourceValue::Schema | SourceValue::Table) if self.is_uri => {
+                            into.push_str(&uri::percent_encoded(&found, ""));
+                        }
+                        _ => into.push_str(&found),
+                    }
                 }
             }
         }

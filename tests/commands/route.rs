@@ -24,7 +24,7 @@ fn ready() -> Place {
         .with("ROUTE__HEADERS__MOODS", "${moods}")
         .with("ROUTE__TEXT", "connect");
     place.psql(
-        "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN moods AS mood[]; \
+        "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN some_moods AS mood[]; CREATE DOMAIN moods AS some_moods; \
          CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, \
          aggregate_id bigint, event_type text NOT NULL, payload bytea, headers jsonb NOT NULL DEFAULT '{}', \
          created_at timestamptz NOT NULL DEFAULT clock_timestamp(), at timestamptz, flag boolean, moods moods)",

@@ -95,11 +95,21 @@ async fn kafka_tokens_are_waited_for_and_renewed_before_they_expire() {
     let (stranger, unreachable) = (broker.path("stranger.crt"), "https://localhost:1/token");
     for (key, value, why) in [
         ("kafka.'https.ca.location'", stranger.as_str(), "SSL certificate "),
+        // the system's store, which lacks the authority
+        ("kafka.'https.ca.location'", "probe", "SSL certificate "),
         ("kafka.'sasl.oauthbearer.token.endpoint.url'", unreachable, "Failed to connect to localhost"),
     ] {
-        let mut router = Router::start(&settings.clone().set(key, value));
+        let settings = settings.clone().set(key, value);
+        let mut router = Router::start(&settings);
         waits_because(&mut router, why).await;
+        waits_because(&mut router, "https.ca.location").await;
         router.stop().await;
+        let check = settings.run(&["check"]);
+        assert!(check.code == 1 && check.out.contains("no token comes from https://localhost"), "{check:?}");
+        assert!(
+            check.out.contains("https.ca.location") && !check.out.contains("bootstrap.servers"),
+            "{check:?}"
+        );
     }
     assert_eq!(tokens.asked(), 0);
 

@@ -48,7 +48,7 @@ pub use expand::{Behaviour, Unexpandable, expand};
 pub use json::{write_json_bytes, write_json_string};
 pub use text::{write_header, write_json, write_key};
 pub use tracing::{SpanContext, span_context};
-pub use types::{ConnectType, oid_of};
+pub use types::{ConnectType, needs_modifier, oid_of};
 
 /// Why a value cannot be written. Messages are clauses that follow the column's name, and never show the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -184,6 +184,12 @@ pub fn oid_of(name: &str) -> Option<u32> {
     (oid != 0).then_some(oid)
 }
 
+/// Whether the representation of this type, or of arrays of it, depends on the type modifier so much that a value would be written as
+/// one of another type without it.
+pub fn needs_modifier(name: &str) -> bool {
+    matches!(element(name).0, "numeric" | "bit" | "varbit")
+}
+
 /// The name of the element type, and whether the type may be an array.
 fn element(name: &str) -> (&str, bool) {
     name.strip_prefix('_').map_or((name, false), |element| (element, true))

@@ -5,40 +5,45 @@ use std::borrow::Cow;
 
 use super::finding::Findings;
 use super::outbox::OutboxFacts;
-use crate::config::Config;
 use crate::config::pattern::Pattern;
 use crate::config::template::{Name, Part, Template};
+use crate::config::{Config, filters};
 use crate::error::ErrorCode;
 use crate::outbox::Field;
-use crate::routing::{apply_filters, field};
+use crate::routing::field;
 
 pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mut Findings) {
     let mut undecided = false;
     for template in config.route.topics() {
-        let (what, positions) = match template.fixed() {
-            Some(fixed) => (fixed.to_owned(), config.delivery.positions_topic.as_deref() == Some(fixed)),
-            None => (format!("any topic of {template}"), false),
-        };
-        if positions {
-            refused_positions(&what, "every event", findings);
-        } else if !may_be_written(config, template) {
-            findings.error(
-                "topics",
-                ErrorCode::EventUnroutable,
-                format!("`[topics] allow` does not name {what}: the router stops at its first event"),
-                "Add it, or correct the topic in `[route]` and its rules",
-            );
-        } else {
+        // one without values was compared when the configuration was loaded
+        if may_be_written(config, template) {
             undecided = true;
+            continue;
         }
+        findings.error(
+            "topics",
+            ErrorCode::EventUnroutable,
+            format!(
+                "`[topics] allow` does not name any topic of {template}: the router stops at its first event"
+            ),
+            "Add it, or correct the topic in `[route]` and its rules",
+        );
     }
     // a rule may send the events elsewhere, or drop them
     let Some(outbox) = outbox.filter(|_| undecided && config.route.rules.is_empty()) else { return };
     for aggregate_type in &outbox.aggregate_types {
         let Some(topic) = topic_of(config, aggregate_type) else { return };
         if config.delivery.positions_topic.as_ref() == Some(&topic) {
-            refused_positions(&topic, &format!("an event of {aggregate_type:?}"), findings);
-        } else if !is_allowed(config, &topic) {
+            findings.error(
+                "positions_topic",
+                ErrorCode::EventUnroutable,
+                format!(
+                    "{topic} is the positions topic, and would have events too: the router stops at an event of {aggregate_type:?}"
+                ),
+                "Correct the topic in `[route]` and its rules. Before the first start you can name another `[delivery] \
+                 positions_topic` instead; later the router would not find its checkpoint",
+            );
+        } else if !config.topics.allows(&topic) {
             findings.error(
                 "topics",
                 ErrorCode::EventUnroutable,
@@ -50,16 +55,6 @@ pub(super) fn check(config: &Config, outbox: Option<&OutboxFacts>, findings: &mu
             );
         }
     }
-}
-
-fn refused_positions(topic: &str, events: &str, findings: &mut Findings) {
-    findings.error(
-        "positions_topic",
-        ErrorCode::EventUnroutable,
-        format!("{topic} is the positions topic, and would have events too: the router stops at {events}"),
-        "Correct the topic in `[route]` and its rules. Before the first start you can name another `[delivery] positions_topic` \
-         instead; later the router would not find its checkpoint",
-    );
 }
 
 /// Whether a topic of this template may be allowed. A regular expression may match anything.
@@ -74,11 +69,6 @@ pub(super) fn may_be_written(config: &Config, template: &Template) -> bool {
     allowed.is_empty() || allowed.iter().any(may_match)
 }
 
-fn is_allowed(config: &Config, topic: &str) -> bool {
-    let allowed = &config.topics.allow;
-    allowed.is_empty() || allowed.iter().any(|pattern| pattern.matches(topic) == Ok(true))
-}
-
 /// The topic of an aggregate type, if nothing else of the event decides it.
 fn topic_of(config: &Config, aggregate_type: &str) -> Option<String> {
     let mut topic = String::new();
@@ -87,7 +77,7 @@ fn topic_of(config: &Config, aggregate_type: &str) -> Option<String> {
             Part::Text(text) => topic += text,
             Part::Value(value) => {
                 let of_type = matches!(&value.name, Name::Column(name) if field(name, &config.outbox.columns) == Some(Field::AggregateType));
-                topic += &apply_filters(&value.filters, Some(Cow::Borrowed(aggregate_type)))
+                topic += &filters::apply(&value.filters, Some(Cow::Borrowed(aggregate_type)))
                     .filter(|_| of_type)?;
             }
         }

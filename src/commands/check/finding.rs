@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::error::{Definite, Effect, Error, ErrorCode, Events, Remedy};
+use crate::error::{Definite, Effect, Error, ErrorCode, Events, Remedy, Transient};
 use crate::terminal;
 
 /// The severity of a finding.
@@ -144,12 +144,16 @@ impl Findings {
 
     /// Adds a failure as a finding. A transient failure has no remedy of its own, and gets `remedy`.
     pub(super) fn failure(&mut self, check: &'static str, failure: Error, remedy: &str) {
-        match failure {
-            Error::Definite(Definite { code, what, events, remedy, .. }) => {
-                self.refused(check, code, what, events, remedy);
+        let refusal = match failure {
+            Error::Definite(refusal) => refusal,
+            // a running router waits for it to pass
+            Error::Transient(Transient { refusal: Some(refusal), .. }) => *refusal,
+            Error::Transient(transient) => {
+                return self.error(check, transient.code(), transient.what, remedy);
             }
-            Error::Transient(transient) => self.error(check, transient.code(), transient.what, remedy),
-        }
+        };
+        let Definite { code, what, events, remedy, .. } = refusal;
+        self.refused(check, code, what, events, remedy);
     }
 
     /// Adds the failure, or `fine` if there was none. Returns whether there was none.

@@ -71,6 +71,7 @@ pub(super) fn convert(
         (std::mem::take(&mut status.0), raw.delivery.0.mode.as_ref().map(toml::Spanned::span));
     let polling = polling::polling(&mut reader, raw.source.0, &mut columns.0, status);
     let postgres = postgres(&mut reader, raw.postgres.0, env, &mut secrets);
+    let topic_spans = route::topic_spans(&raw.route.0);
     let (outbox, route) = outbox_and_route(&mut reader, raw.preset, raw.outbox.0, raw.route.0);
     let mut delivery = delivery(&mut reader, raw.delivery.0);
     if polling.is_some() {
@@ -79,6 +80,7 @@ pub(super) fn convert(
     }
     let kafka = kafka(&mut reader, raw.kafka.0, &delivery, brokers, &mut secrets);
     let topics = topics(&mut reader, raw.topics.0);
+    route::check_topics(&mut reader, topic_spans, &route, &topics, delivery.positions_topic.as_deref());
     let admin = admin(&mut reader, raw.admin.0);
     let bookmarks = crate::config::bookmarks::bookmarks(&mut reader, raw.bookmarks.0);
     let heartbeat = crate::config::heartbeat::heartbeat(&mut reader, raw.heartbeat.0);

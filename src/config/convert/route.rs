@@ -1,14 +1,17 @@
 //! `[route]`: templates, headers, the form of values, and the source of the timestamp.
 
+use std::ops::Range;
+
 use super::cloudevents::cloudevents;
 use super::rules::rules;
 use super::templates::Templates;
-use crate::config::raw::{RawExpand, RawRoute, Value};
+use crate::config::raw::{RawExpand, RawRoute, Table, Value};
 use crate::config::read::Reader;
 use crate::config::template::{Name, Template};
 use crate::config::{
-    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, Unmatched, ValueForm, words,
+    Action, Columns, NamedTemplate, PayloadJson, RecordTimestamp, Route, Topics, Unmatched, ValueForm, words,
 };
+use crate::topic_name::TopicNameError;
 
 pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, defaults: Route) -> Route {
     let mut templates = Templates { reader, columns, groups: &[] };
@@ -16,11 +19,12 @@ pub(super) fn route(reader: &mut Reader<'_>, raw: RawRoute, columns: &Columns, d
     let partition = templates.partition("route.partition", raw.partition);
     let headers = templates.headers("route.headers", raw.headers.0);
     let envelope_span = raw.envelope.0.values().next().map(toml::Spanned::span);
-    let envelope = templates.named("route.envelope", raw.envelope.0, |name| match name {
+    let refused = |name: &str| match name {
         "payload" => Some("this member contains the payload"),
         "" => Some("a member needs a name"),
         _ => None,
-    });
+    };
+    let envelope = templates.named("route.envelope", raw.envelope.0, refused, |_, _| Ok(()));
     let cloudevents = cloudevents(&mut templates, raw.cloudevents.0);
     let span = raw.timestamp.as_ref().map(toml::Spanned::span);
     let timestamp = reader.choice_or("route.timestamp", raw.timestamp, &words::TIMESTAMP, defaults.timestamp);
@@ -120,4 +124,40 @@ fn payload_json(reader: &mut Reader<'_>, value: Value, expand: RawExpand) -> Pay
         reader.problem(&span, "route.expand", what, "Set `[route] payload_json = \"expand\"`, or remove it");
     }
     chosen
+}
+
+/// Where the topics of `[route]` and of its rules are written.
+pub(super) fn topic_spans(raw: &RawRoute) -> Vec<Option<Range<usize>>> {
+    // a rule without conditions is refused
+    let rules = raw.rules.iter().map(|Table(rule)| rule).filter(|rule| rule.conditions.is_some());
+    let topics = [&raw.topic].into_iter().chain(rules.map(|rule| &rule.topic));
+    topics.map(|topic| topic.as_ref().map(toml::Spanned::span)).collect()
+}
+
+/// Refuses topics without values that events cannot be sent to.
+pub(super) fn check_topics(
+    reader: &mut Reader<'_>,
+    spans: Vec<Option<Range<usize>>>,
+    route: &Route,
+    allowed: &Topics,
+    positions: Option<&str>,
+) {
+    let of_rules = route.rules.iter().map(|rule| match &rule.action {
+        Action::Route { topic, .. } => topic.as_ref(),
+        Action::Drop => None,
+    });
+    let keys = ["route.topic"].into_iter().chain(std::iter::repeat("route.rules.topic"));
+    for ((span, topic), key) in
+        spans.into_iter().zip([Some(&route.topic)].into_iter().chain(of_rules)).zip(keys)
+    {
+        let (Some(span), Some(topic)) = (span, topic.and_then(Template::fixed)) else { continue };
+        if positions == Some(topic) {
+            let remedy =
+                "Name another topic. Before the first start you can name another positions topic instead";
+            reader.problem(&span, key, TopicNameError::PositionsTopic.to_string(), remedy);
+        } else if !allowed.allows(topic) {
+            let remedy = "Add it there, or correct it here";
+            reader.problem(&span, key, "`[topics] allow` does not name this topic", remedy);
+        }
+    }
 }

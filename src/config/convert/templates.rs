@@ -1,11 +1,13 @@
 //! Templates, each checked for its use: a topic, a partition number, a header.
 
+use std::borrow::Cow;
+
 use crate::config::raw::{Properties, Value};
 use crate::config::read::{Located, Reader};
 use crate::config::template::{Name, Part, Template};
 use crate::config::{Columns, NamedTemplate};
 use crate::reserved::REPLAY_HEADER;
-use crate::topic_name;
+use crate::topic_name::{self, TopicNameError};
 
 const TOPIC_FORM: &str =
     "Write a topic name with columns in it, for instance \"outbox.event.${aggregate_type}\"";
@@ -30,13 +32,17 @@ impl Templates<'_, '_> {
         })
     }
 
-    /// A template for the partition number. One without values must itself be a number.
+    /// A template for the partition number. Its fixed parts must be digits, and one without values itself a number.
     pub(super) fn partition(&mut self, key: &str, value: Value) -> Option<Template> {
-        self.checked(key, value, PARTITION_FORM, |template| match template.fixed() {
-            Some(number) if !number.parse::<i32>().is_ok_and(|number| number >= 0) => {
-                Err(format!("{number:?} is not a number from 0 to {}", i32::MAX))
+        self.checked(key, value, PARTITION_FORM, |template| {
+            let is_number = |text: &str| text.parse::<i32>().is_ok_and(|number| number >= 0);
+            let is_part = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+            let mut results = template.results().into_iter().filter(|text| !is_number(text));
+            match results.next().or_else(|| template.texts().find(|text| !is_part(text) && !is_number(text)))
+            {
+                Some(text) => Err(format!("{text:?} is not a number from 0 to {}", i32::MAX)),
+                None => Ok(()),
             }
-            _ => Ok(()),
         })
     }
 
@@ -59,6 +65,7 @@ impl Templates<'_, '_> {
         section: &str,
         raw: Properties,
         refused: impl Fn(&str) -> Option<&'static str>,
+        check: impl Fn(&str, &Template) -> Result<(), String>,
     ) -> Vec<NamedTemplate> {
         let mut entries = self.reader.properties(section, raw, |name| name);
         // the map is sorted by name
@@ -69,7 +76,8 @@ impl Templates<'_, '_> {
                 self.reader.problem(&span, &key, what, "Choose another name");
             }
             let remedy = "Write text, with values as in \"${aggregate_id}\"";
-            let value = self.parsed(&text).map_err(|what| self.reader.problem(&span, &key, what, remedy));
+            let value = self.parsed(&text).and_then(|template| check(&name, &template).map(|()| template));
+            let value = value.map_err(|what| self.reader.problem(&span, &key, what, remedy));
             Some(NamedTemplate { name, value: value.ok()? })
         };
         entries.into_iter().filter_map(&mut convert).collect()
@@ -78,14 +86,15 @@ impl Templates<'_, '_> {
     /// Headers in addition to the router's own.
     pub(super) fn headers(&mut self, section: &str, raw: Properties) -> Vec<NamedTemplate> {
         let has_type = self.columns.event_type.is_some();
-        self.named(section, raw, |name| match name {
+        let refused = |name: &str| match name {
             "id" | REPLAY_HEADER => Some("the router itself sets this header"),
             "type" if has_type => Some("the router itself sets this header"),
             name if name.is_empty() || name.contains('\0') => {
                 Some("a header needs a name without zero bytes")
             }
             _ => None,
-        })
+        };
+        self.named(section, raw, refused, |_, _| Ok(()))
     }
 
     fn parsed(&self, text: &str) -> Result<Template, String> {
@@ -136,13 +145,20 @@ fn check_no_payload(template: &Template, columns: &Columns) -> Result<(), String
 
 /// Refuses a template whose fixed parts are invalid in a topic name.
 fn check_topic_text(template: &Template) -> Result<(), String> {
+    let mut length = 0;
     for part in template.parts() {
-        let Part::Text(text) = part else { continue };
+        length += if let Part::Text(text) = part { text.len() } else { 0 };
+    }
+    if length > topic_name::MAX_LENGTH {
+        return Err(TopicNameError::TooLong(length).to_string());
+    }
+    for text in template.texts() {
         if let Some(other) = text.chars().find(|c| !u8::try_from(*c).is_ok_and(topic_name::legal)) {
             return Err(format!("{other:?} is not allowed in a topic name"));
         }
     }
     // the prefix that all its topics share
-    let known = template.fixed().or(Some(template.prefix()).filter(|prefix| prefix.starts_with("__")));
-    known.map_or(Ok(()), topic_name::check).map_err(|error| error.to_string())
+    let prefix = Some(template.prefix()).filter(|prefix| prefix.starts_with("__")).map(Cow::Borrowed);
+    let mut known = template.results().into_iter().chain(prefix);
+    known.try_for_each(|topic| topic_name::check(&topic)).map_err(|error| error.to_string())
 }

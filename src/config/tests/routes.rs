@@ -44,6 +44,61 @@ fn messages_for_routes_and_rules() {
 }
 
 #[test]
+fn messages_for_texts_that_no_record_can_have() {
+    let long = format!("route.topic = \"${{a}}{}\"", "x".repeat(250));
+    let mut cases = vec![
+        "route.topic = \"${a | default('a b')}\"",
+        "route.topic = \"${a | default('')}\"",
+        "route.topic = \"${a | default('__A') | lower}\"",
+        "delivery.positions_topic = \"p\"\nroute.topic = \"p\"",
+        "delivery.positions_topic = \"p\"\n[[route.rules]]\nmatch = { a = \"x\" }\ndrop = true\n[[route.rules]]\nmatch = { a = \"y\" }\ntopic = \"p\"",
+        "topics.allow = [\"a.*\"]\nroute.topic = \"b\"",
+        "topics.allow = [\"a.*\"]\nroute.topic = \"a.b\"\n[[route.rules]]\nmatch = { a = \"y\" }\ntopic = \"b\"",
+        "route.partition = \"p${shard}\"",
+        "route.partition = \"${shard | default('-1')}\"",
+        "route.cloudevents.source = \"/a b\"",
+        "route.cloudevents.source = \"/a%zz\"",
+        "route.cloudevents.source = \"1a:b\"",
+        "route.cloudevents.source = \"/ü/${aggregate_type}\"",
+        "route.cloudevents.source = \"${tenant | default('our shop')}\"",
+        "route.cloudevents.source = \"${tenant | default('')}\"",
+        "route.cloudevents.type = \"a\\u0007b\"",
+        "route.cloudevents.subject = \"${aggregate_id}\\u0000\"",
+        "route.cloudevents.dataschema = \"schemas/order.json\"",
+        "route.cloudevents.dataschema = \"https://shop.example/{id}\"",
+        "route.cloudevents.datacontenttype = \"json\"",
+        "route.cloudevents.datacontenttype = \"${type | default('text')}\"",
+        "route.cloudevents.extensions.region = \"e\\u0085u\"",
+        "route.headers.\"a\\u0000b\" = \"1\"",
+    ];
+    cases.push(&long);
+    insta::assert_snapshot!(messages(&cases));
+}
+
+#[test]
+fn fixed_texts_that_records_can_have() {
+    good(
+        &minimal(
+            r#"
+            topics.allow = ["a.*", "/b+/"]
+            [route]
+            topic = "${a | default('A B') | kebab}"
+            partition = "1${shard | default('0')}"
+            [route.cloudevents]
+            source = "urn:shop:${tenant | default('OUR%20SHOP') | lower}"
+            dataschema = "https://shop.example/${event_type}#1"
+            datacontenttype = "application/vnd.shop+json; charset=\"utf-8\""
+            subject = "${aggregate_id | default('')}"
+            [[route.rules]]
+            match = { a = "x" }
+            topic = "bbb"
+            "#,
+        ),
+        &env(),
+    );
+}
+
+#[test]
 fn printed_rules_load_as_the_same() {
     let config = good(
         &minimal(

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::super::documents::Node;
 use super::super::facts::conjuncts;
+use super::numbers::exact;
 
 /// A set of JSON types; an integer is a number without a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +38,8 @@ impl Types {
             Value::Object(_) => Types::OBJECT,
             Value::Array(_) => Types::ARRAY,
             Value::String(_) => Types::STRING,
-            Value::Number(number) if number.is_f64() && number.as_f64().is_some_and(|n| n.fract() != 0.0) => {
-                Types(1 << 5)
-            }
-            Value::Number(_) => Types::INTEGER,
+            Value::Number(number) if exact(number).is_integer() => Types::INTEGER,
+            Value::Number(_) => Types(1 << 5),
         }
     }
 
@@ -161,7 +160,7 @@ pub(super) fn listed(nodes: &[Node<'_>]) -> Option<Vec<Value>> {
 /// Equality in JSON Schema: `1` and `1.0` are the same number.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(x), Value::Number(y)) => x == y || x.as_f64().is_some_and(|x| Some(x) == y.as_f64()),
+        (Value::Number(x), Value::Number(y)) => exact(x) == exact(y),
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| equal(x, y)),
         (Value::Object(x), Value::Object(y)) => {
             x.len() == y.len() && x.iter().all(|(name, x)| y.get(name).is_some_and(|y| equal(x, y)))

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use jsonschema_value::numeric::bignum::Decimal;
 use serde_json::{Number, Value};
 
 use super::super::documents::Node;
@@ -68,18 +69,10 @@ fn brought_to_integer(bound: Bound, end: End) -> Bound {
 
 /// Whether every number within `a` is within `b`.
 pub(super) fn implies(a: &Bound, b: &Bound, end: End) -> bool {
-    match (compare(&a.value, &b.value), end) {
+    match (exact(&a.value).cmp(&exact(&b.value)), end) {
         (Ordering::Equal, _) => a.exclusive || !b.exclusive,
         (Ordering::Greater, End::Least) | (Ordering::Less, End::Most) => true,
         _ => false,
-    }
-}
-
-fn compare(a: &Number, b: &Number) -> Ordering {
-    let whole = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-    match (whole(a), whole(b)) {
-        (Some(a), Some(b)) => a.cmp(&b),
-        _ => a.as_f64().unwrap_or(f64::NAN).total_cmp(&b.as_f64().unwrap_or(f64::NAN)),
     }
 }
 
@@ -98,13 +91,12 @@ pub(super) fn tightest_count(nodes: &[Node<'_>], keyword: &str, end: End) -> Opt
     }
 }
 
-/// Whether every multiple of `a` is a multiple of `b`; `None` if that cannot be computed with integers.
-pub(super) fn is_multiple(a: &Number, b: &Number) -> Option<bool> {
-    if a == b {
-        return Some(true);
-    }
-    match (a.as_u64(), b.as_u64()) {
-        (Some(a), Some(b)) if b > 0 => Some(a % b == 0),
-        _ => None,
-    }
+/// Whether every multiple of `a` is a multiple of `b`.
+pub(super) fn is_multiple(a: &Number, b: &Number) -> bool {
+    exact(a).is_multiple_of(&exact(b))
+}
+
+/// The number as the validator compares it, without rounding.
+pub(super) fn exact(number: &Number) -> Decimal {
+    Decimal::parse(number.as_str())
 }

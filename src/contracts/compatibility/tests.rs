@@ -46,6 +46,11 @@ fn lines(changes: &[Change]) -> String {
     if changes.is_empty() { "  compatible\n".to_owned() } else { changes.iter().map(line).collect() }
 }
 
+/// A schema with numbers that no float holds.
+fn exact(schema: &str) -> Value {
+    serde_json::from_str(schema).unwrap()
+}
+
 /// What is forbidden from the first schema to the second, for each case in both directions.
 fn table(cases: &[(&str, Value, Value)]) -> String {
     let case = |(name, old, new): &(&str, Value, Value)| {
@@ -174,6 +179,18 @@ fn values() {
             "exclusive",
             json!({"type": "number", "minimum": 1}),
             json!({"type": "number", "exclusiveMinimum": 1})
+        ),
+        (
+            "bounds that no float tells apart",
+            exact(
+                r#"{"type": "number", "maximum": 18446744073709551617, "minimum": 0.10000000000000000000001}"#
+            ),
+            exact(r#"{"type": "number", "maximum": 18446744073709551616, "minimum": 0.1}"#)
+        ),
+        (
+            "values that no float tells apart",
+            exact(r#"{"enum": [9007199254740993, 1e400]}"#),
+            exact(r#"{"enum": [9007199254740992, 10e399]}"#)
         ),
         ("steps", json!({"type": "integer", "multipleOf": 10}), json!({"type": "integer", "multipleOf": 5})),
         (

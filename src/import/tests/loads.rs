@@ -183,10 +183,57 @@ fn an_oauth_client_is_translated() {
             "{property}"
         );
     }
+    assert!(!import.configuration.contains("ca."), "{}", import.configuration);
     let login = |level: Level| {
         import.findings.iter().any(|finding| finding.level == level && finding.setting.contains("sasl."))
     };
     assert!(!login(Level::NoEquivalent) && !login(Level::Differs), "{:?}", import.findings);
+}
+
+/// Java reads the authority of the token server's certificate from the login, that of the brokers' from the producer.
+#[test]
+fn each_server_keeps_its_own_authority() {
+    if !is_built_with("oidc") {
+        return;
+    }
+    let brokers = "ssl.truststore.location=/etc/kafka/brokers.jks";
+    for (of_login, property, value, to_do) in [
+        (
+            "ssl.truststore.type=\"PEM\" ssl.truststore.location=\"/etc/ca/id\"",
+            "https.ca.location",
+            "/etc/ca/id",
+            false,
+        ),
+        ("ssl.truststore.location=\"/etc/ca/id.pem\"", "https.ca.location", "/etc/ca/id.pem", false),
+        (
+            "ssl.truststore.location=\"/etc/ca/id.p12\" ssl.truststore.password=\"hunter2\"",
+            "https.ca.location",
+            "token_server_ca.pem",
+            true,
+        ),
+        (
+            "ssl.truststore.certificates=\"-----BEGIN CERTIFICATE-----\"",
+            "https.ca.pem",
+            "-----BEGIN CERTIFICATE-----",
+            false,
+        ),
+    ] {
+        let login = OAUTH.replace(';', &format!(" {of_login};"));
+        let import = with_producer(&[
+            "security.protocol=SASL_SSL",
+            "sasl.mechanism=OAUTHBEARER",
+            brokers,
+            &login,
+            TOKENS,
+        ]);
+        let config = loaded(&import, &[]);
+        let shown = |name: &str| config.kafka.properties.get(name).map(|value| value.reveal());
+        assert_eq!(shown(property), Some(value), "{of_login}");
+        assert_eq!(shown("ssl.ca.location"), Some("kafka_ca.pem"));
+        let asked = import.findings.iter().any(|finding| finding.meaning.contains("token_server_ca.pem"));
+        assert_eq!(asked, to_do, "{of_login}");
+        assert!(!import.configuration.contains("hunter2"), "{}", import.configuration);
+    }
 }
 
 #[test]

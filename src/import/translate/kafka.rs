@@ -1,6 +1,7 @@
 //! Producer settings (`ProducerConfig`) in librdkafka's names.
 
-use super::{Translation, sasl};
+use super::truststore::Truststore;
+use super::{Translation, sasl, truststore};
 use crate::import::connector::Form;
 use crate::import::findings::Level;
 use crate::import::settings::{Setting, Settings, matches_pattern};
@@ -118,7 +119,12 @@ const LEFT_OUT: &[(Level, &[&str], &str)] = &[
 pub(super) fn translate(translation: &mut Translation) {
     let mut producer = translation.settings.take_prefix("producer.override.");
     brokers(translation, producer.take("bootstrap.servers"));
-    truststore(translation, &mut producer);
+    let store = Truststore {
+        kind: producer.take("ssl.truststore.type"),
+        certificates: producer.take("ssl.truststore.certificates"),
+        location: producer.take("ssl.truststore.location"),
+    };
+    truststore::translate(translation, store, "ssl", "kafka_ca.pem");
     keystore(translation, &mut producer);
     sasl::translate(translation, &mut producer);
     if let Some(setting) = producer.take("ssl.endpoint.identification.algorithm") {
@@ -191,23 +197,6 @@ fn brokers(translation: &mut Translation, setting: Option<Setting>) {
         translation.find_unset(Level::ToDo, place, meaning);
     }
     translation.document.set(Section::Kafka, key, quoted(NO_BROKERS), "put your brokers here");
-}
-
-/// Java has its own formats, while OpenSSL reads PEM.
-fn truststore(translation: &mut Translation, producer: &mut Settings) {
-    let kind = producer.take("ssl.truststore.type").map(|kind| kind.value.to_ascii_uppercase());
-    if let Some(setting) = producer.take("ssl.truststore.certificates") {
-        set(translation, "ssl.ca.pem", &setting.value, &setting);
-    }
-    let Some(setting) = producer.take("ssl.truststore.location") else { return };
-    let Some(setting) = translation.for_key(setting, Section::Kafka, "ssl.ca.location") else { return };
-    if kind.as_deref() == Some("PEM") || setting.value.ends_with(".pem") {
-        return set(translation, "ssl.ca.location", &setting.value, &setting);
-    }
-    let meaning = "OpenSSL reads PEM: `keytool -exportcert -rfc -keystore STORE -alias CA -file \
-                   kafka_ca.pem`, one after the other if there are several, and name that file";
-    translation.find(Level::ToDo, &setting, meaning);
-    set(translation, "ssl.ca.location", "kafka_ca.pem", &setting);
 }
 
 fn keystore(translation: &mut Translation, producer: &mut Settings) {

@@ -13,6 +13,7 @@ mod sasl;
 mod table;
 mod topics;
 mod transforms;
+mod truststore;
 
 use super::Import;
 use super::connector::{Connector, Form};

@@ -130,6 +130,11 @@ pub fn sent(publication: &str) -> String {
     )
 }
 
+/// An expression: the OID of the type of the column `pg_attribute a`, or of the base type if that is a domain, perhaps over domains.
+pub const BASE_TYPE: &str = "(WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid \
+                             UNION ALL SELECT t.oid, t.typbasetype FROM d JOIN pg_catalog.pg_type t ON t.oid = d.typbasetype) \
+                             SELECT d.oid FROM d WHERE d.typbasetype = 0)";
+
 /// A table is settled if it was never altered, so that the same transaction wrote all its columns, or not since the slot's
 /// `catalog_xmin`: the slot is past all earlier changes to the catalogues (Postgres manual, `pg_replication_slots`).
 fn query(table: u32, postgres: &Postgres) -> String {
@@ -144,7 +149,7 @@ fn query(table: u32, postgres: &Postgres) -> String {
     );
     format!(
         "WITH x AS (SELECT xmin FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum > 0) \
-         SELECT a.attname, a.atttypid, (SELECT count(DISTINCT x.xmin::text) = 1 FROM x) OR NOT EXISTS \
+         SELECT a.attname, {BASE_TYPE}, (SELECT count(DISTINCT x.xmin::text) = 1 FROM x) OR NOT EXISTS \
          (SELECT FROM x, pg_catalog.pg_replication_slots s WHERE s.slot_name = {slot} \
          AND pg_catalog.age(x.xmin) <= pg_catalog.age(s.catalog_xmin)), {sent}, a.attgenerated = '', {left_out}, \
          (SELECT x.xmin::text FROM x ORDER BY pg_catalog.age(x.xmin) LIMIT 1) \

@@ -15,7 +15,7 @@ pub mod recovery_sql;
 mod table;
 mod unnamed_outboxes;
 
-pub use columns::{ALTERED, Columns, WITHHELD, sent};
+pub use columns::{ALTERED, BASE_TYPE, Columns, WITHHELD, sent};
 pub use own_publication::check_column_lists;
 pub use publication::{Publication, guard, not_a_table, unwatched};
 pub use recovery_sql::send_from_table;

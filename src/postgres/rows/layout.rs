@@ -8,6 +8,7 @@ use pg_logical::{Oid, QueryError};
 use crate::config::{Outbox, TableName};
 use crate::error::{Error, ErrorCode};
 use crate::outbox::{ExtraColumn, FIELDS, Field};
+use crate::postgres::catalog::BASE_TYPE;
 
 const DATE: u32 = 1082;
 const TIMESTAMP: u32 = 1114;
@@ -43,9 +44,7 @@ impl TableLayout {
              ELSE b.typnamespace::pg_catalog.regnamespace::text END END, b.typname, c.relkind \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-             JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-             JOIN pg_catalog.pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) \
-             WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
+             JOIN pg_catalog.pg_type b ON b.oid = {BASE_TYPE} WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p') ORDER BY a.attnum",
             literal(&name.schema),
             literal(&name.name)
         );

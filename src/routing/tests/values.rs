@@ -45,6 +45,15 @@ impl Table {
     }
 
     pub(super) fn with_payload(config: &str, payload_type: u32, more: &[(&'static str, u32)]) -> Self {
+        Self::described("outbox", config, payload_type, more)
+    }
+
+    /// A table of this name in the schema `public`.
+    fn named(name: &str, config: &str) -> Self {
+        Self::described(name, config, 3802, &[])
+    }
+
+    fn described(name: &str, config: &str, payload_type: u32, more: &[(&'static str, u32)]) -> Self {
         let config = minimal_with(config);
         let router = Router::of(&config);
         let mut outbox = Outbox::of(&config, router.extra_columns());
@@ -58,7 +67,7 @@ impl Table {
             ("created_at", 1184),
         ];
         columns.extend(more);
-        let relation = wire::relation(7, ("public", "outbox"), &columns);
+        let relation = wire::relation(7, ("public", name), &columns);
         let Ok(Message::Relation(relation)) = Message::decode(&relation) else { panic!("not a relation") };
         outbox.relation(&relation, false).unwrap();
         Table { router, outbox, columns }
@@ -207,6 +216,26 @@ fn cloudevents_in_structured_mode() {
 }
 
 #[test]
+fn names_of_tables_are_encoded_in_the_uris_of_cloudevents() {
+    let config = r#"
+        route.value = "cloudevents-binary"
+        outbox.table = "public.\"Öffentliche Outbox/1\""
+        [route.cloudevents]
+        dataschema = "https://shop.example/${source.table | lower}"
+        type = "${source.table}"
+    "#;
+    let record = Table::named("Öffentliche Outbox/1", config).route(&[]).unwrap();
+    let headers = record.headers();
+    for header in [
+        "ce_source=/public/%C3%96ffentliche%20Outbox%2F1",
+        "ce_dataschema=https://shop.example/%C3%B6ffentliche%20outbox%2F1",
+        "ce_type=Öffentliche Outbox/1",
+    ] {
+        assert!(headers.contains(&header), "{header}: {headers:?}");
+    }
+}
+
+#[test]
 fn what_no_cloudevent_can_bear_is_an_error_of_the_event() {
     let errors = [
         ("", ("id", None)),
@@ -214,6 +243,9 @@ fn what_no_cloudevent_can_bear_is_an_error_of_the_event() {
         ("", ("event_type", Some("a\u{7}"))),
         ("source = \"${aggregate_type}\"", ("aggregate_type", Some("a b"))),
         ("source = \"${aggregate_id}\"", ("aggregate_id", None)),
+        ("source = \"${aggregate_id}\"", ("aggregate_id", Some("/a[1]"))),
+        ("dataschema = \"${aggregate_id}\"", ("aggregate_id", Some("order.json"))),
+        ("datacontenttype = \"${aggregate_id}\"", ("aggregate_id", Some("json"))),
     ];
     let errors = errors.map(|(more, value)| {
         let config =

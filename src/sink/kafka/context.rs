@@ -29,6 +29,8 @@ pub(super) struct Connection {
     down: AtomicBool,
     /// The OpenID Connect token server has refused a request.
     token_refused: AtomicBool,
+    /// The token server that gave no token last.
+    token_server: Mutex<Option<String>>,
     last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
 }
 
@@ -50,7 +52,19 @@ impl Connection {
     }
 
     fn reason(&self) -> String {
-        self.last_error().map_or_else(|| NO_REASON.to_owned(), |(_, reason)| reason)
+        let Some((_, reason)) = self.last_error() else { return NO_REASON.to_owned() };
+        let server = self.token_server.lock().unwrap_or_else(PoisonError::into_inner);
+        match (reason.strip_prefix(NO_TOKEN), server.as_deref()) {
+            (Some(why), Some(server)) => {
+                let whose = if why.contains("certificate") {
+                    "; https.ca.location names the authority of the token server's certificate"
+                } else {
+                    ""
+                };
+                format!("no token comes from {server}: {why}{whose}")
+            }
+            _ => reason,
+        }
     }
 
     /// Logs once when the brokers are lost and once when they are back.
@@ -147,6 +161,12 @@ pub(super) fn token_status(facility: &str, message: &str) -> Option<i32> {
     status.strip_suffix(')')?.parse().ok()
 }
 
+/// The URL in such a line.
+fn token_server(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once(" from \"")?;
+    rest.split_once('"').map(|(url, _)| url)
+}
+
 /// Whether the token server will refuse the request until somebody changes the configuration.
 pub(super) fn is_refusal(status: i32) -> bool {
     (400..500).contains(&status)
@@ -189,6 +209,8 @@ impl ClientContext for EventProducerContext {
         }
         if let Some(status) = token_status(facility, message) {
             self.connection.token_refused.store(is_refusal(status), Ordering::Relaxed);
+            let mut server = self.connection.token_server.lock().unwrap_or_else(PoisonError::into_inner);
+            *server = token_server(&shown_log_line(facility, message)).map(str::to_owned);
         }
         if let Some((topic, error)) = partition_not_added(facility, message) {
             self.not_added(topic, error);
@@ -397,6 +419,18 @@ mod tests {
             assert_eq!(status.is_some_and(is_refusal), refused, "{answer}");
         }
         assert_eq!(token_status("FAIL", &line("x (401)")), None);
+        assert_eq!(token_server(&line("x (401)")), Some("http://t"));
+        let connection = Connection::default();
+        connection.failed(
+            RDKafkaErrorCode::BrokerTransportFailure,
+            &format!("{NO_TOKEN}SSL certificate problem: x"),
+        );
+        *connection.token_server.lock().unwrap() = Some("https://t".to_owned());
+        let reason = connection.reason();
+        assert!(
+            reason.starts_with("no token comes from https://t: SSL") && reason.contains("https.ca"),
+            "{reason}"
+        );
         let reason = format!("{NO_TOKEN}x");
         let authentication = RDKafkaErrorCode::Authentication;
         assert_eq!(token_error_code(authentication, &reason, true), authentication);

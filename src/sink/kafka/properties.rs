@@ -7,7 +7,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, ClientContext};
 
-use crate::config::kafka_properties::without_users_of_urls;
+use crate::config::kafka_properties::{is_built_with, without_users_of_urls};
 use crate::config::{Config, Delivery, DeliveryMode};
 use crate::error::{Error, ErrorCode, Peer};
 
@@ -91,6 +91,12 @@ pub fn client(config: &Config) -> ClientConfig {
     client.set("client.id", &config.name);
     for (name, value) in DEFAULTS {
         client.set(name, value);
+    }
+    let given = |name: &str| config.kafka.properties.contains_key(name);
+    let authority = given("https.ca.location") || given("https.ca.pem");
+    if given("sasl.oauthbearer.token.endpoint.url") && !authority && is_built_with("oidc") {
+        // the system's store, which OpenSSL alone finds only where it was built for this system
+        client.set("https.ca.location", "probe");
     }
     for (name, value) in &config.kafka.properties {
         client.set(name, value.reveal());
@@ -186,4 +192,28 @@ fn queue_kbytes(delivery: &Delivery) -> usize {
     // twice the window, because librdkafka adds its own share to each record, plus one record of any size
     let bytes = delivery.window_bytes.saturating_mul(2).saturating_add(DEFAULT_MESSAGE_MAX_BYTES);
     (bytes / 1024 + 1).clamp(1, 2_147_483_647)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::minimal_with;
+
+    #[test]
+    fn a_token_server_is_trusted_by_the_systems_store_unless_an_authority_is_named() {
+        if !is_built_with("oidc") {
+            return;
+        }
+        let url = "kafka.\"sasl.oauthbearer.token.endpoint.url\" = \"https://id/token\"";
+        for (more, location) in [
+            ("", Some("probe")),
+            ("kafka.\"ssl.ca.location\" = \"/etc/brokers.pem\"", Some("probe")),
+            ("kafka.\"https.ca.location\" = \"/etc/id.pem\"", Some("/etc/id.pem")),
+            ("kafka.\"https.ca.pem\" = \"-----BEGIN\"", None),
+        ] {
+            let client = client(&minimal_with(&format!("{url}\n{more}")));
+            assert_eq!(client.get("https.ca.location"), location, "{more}");
+        }
+        assert_eq!(client(&minimal_with("")).get("https.ca.location"), None);
+    }
 }

@@ -5,7 +5,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use super::context;
 use crate::config::Config;
 use crate::config::kafka_properties::shown;
-use crate::error::{Error, ErrorCode, Peer};
+use crate::error::{Error, ErrorCode, Peer, Transient};
 
 fn servers(config: &Config) -> &str {
     config.kafka.properties.get("bootstrap.servers").map_or("", |servers| servers.reveal())
@@ -28,6 +28,16 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
                 "Correct sasl.oauthbearer.client.id, sasl.oauthbearer.client.secret and sasl.oauthbearer.scope under `[kafka]`",
             )
         }
+        // nobody has refused anything, so it may pass
+        (Some((_, reason)), Some(url)) if reason.starts_with(context::NO_TOKEN) => {
+            let reason = reason.trim_start_matches(context::NO_TOKEN);
+            waited_out(Error::refused(
+                ErrorCode::KafkaLogin,
+                format!("no token comes from {url}: {}", reason.trim()),
+                "Check that the token server can be reached from here, and under `[kafka]` sasl.oauthbearer.token.endpoint.url, and \
+                 https.ca.location, which names the authority of its certificate as ssl.ca.location does for the brokers",
+            ))
+        }
         (Some((Code::Authentication | Code::SaslAuthenticationFailed, reason)), tokens) => Error::refused(
             ErrorCode::KafkaLogin,
             format!("the Kafka brokers at {servers} refused the credentials: {reason}"),
@@ -48,6 +58,14 @@ pub(super) fn no_answer(config: &Config, last_error: Option<(Code, String)>) -> 
             format!("no Kafka broker answers at {servers}, or no token comes from {url}"),
         ),
         (None, None) => Error::transient(Peer::Kafka, format!("no Kafka broker answers at {servers}")),
+    }
+}
+
+/// The same failure, for which the router waits.
+fn waited_out(error: Error) -> Error {
+    match error {
+        Error::Definite(refusal) => Transient::from_refusal(refusal).into(),
+        error => error,
     }
 }
 
@@ -74,6 +92,29 @@ mod tests {
         assert!(error.contains("the token server at https://****@id/token refused: no"), "{error}");
         let error = no_answer(&with("oauthbearer"), None).to_string();
         assert!(error.contains("no token comes from https://****@id/token"), "{error}");
+    }
+
+    #[test]
+    fn a_token_that_does_not_come_is_no_fault_of_the_brokers() {
+        for reason in [
+            "SSL certificate problem: unable to get local issuer certificate",
+            "Could not resolve host: id",
+            "Failed to connect to id port 443: Could not connect to server",
+            "HTTP error 503",
+        ] {
+            let reason = format!("{}{reason}", context::NO_TOKEN);
+            let error = no_answer(&with("OAUTHBEARER"), Some((Code::BrokerTransportFailure, reason.clone())));
+            let Error::Transient(failure) = &error else { panic!("{error:?}") };
+            assert_eq!(failure.code(), ErrorCode::KafkaLogin);
+            let lines = failure.in_lines();
+            for part in ["https://****@id/token", "https.ca.location", "sasl.oauthbearer.token.endpoint.url"]
+            {
+                assert!(lines.contains(part) && failure.what.contains(part), "{part}: {lines}");
+            }
+            for part in ["bootstrap.servers", "no Kafka broker", "Failed to acquire"] {
+                assert!(!lines.contains(part), "{part}: {lines}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::config::kafka_properties::is_built_with;
 use crate::import::findings::Level;
 use crate::import::reference::Reference;
 use crate::import::settings::{Setting, Settings};
+use crate::import::translate::truststore::{self, Truststore};
 use crate::import::translate::{Translation, variable};
 use crate::import::write::{Section, key, quoted};
 
@@ -21,7 +22,14 @@ const SCOPE: &str = "sasl.oauthbearer.scope";
 /// Where the id and the secret of the client are.
 pub(super) enum Client {
     /// In these settings. The scope is optional.
-    Given { id: Setting, secret: Setting, scope: Option<Setting>, extensions: Option<Setting> },
+    Given {
+        id: Setting,
+        secret: Setting,
+        scope: Option<Setting>,
+        extensions: Option<Setting>,
+        /// Of the token server's certificate; Java has other settings for those of the brokers.
+        truststore: Box<Truststore>,
+    },
     /// In a login that is stored elsewhere.
     Elsewhere(Setting),
 }
@@ -57,20 +65,23 @@ pub(super) fn read(translation: &Translation, producer: &Settings) -> Result<Cli
     let login = jaas
         .and_then(|jaas| Jaas::parse(&jaas.value))
         .filter(|login| login.class() == "OAuthBearerLoginModule");
-    let member = |option: &str, property: &str| {
-        let in_login = login
-            .as_ref()
-            .zip(jaas)
-            .and_then(|(login, jaas)| Some(Setting { name: jaas.name.clone(), value: login.get(option)? }));
-        producer.get(property).cloned().or(in_login)
+    let of_login = |option: &str| {
+        let (login, jaas) = login.as_ref().zip(jaas)?;
+        Some(Setting { name: jaas.name.clone(), value: login.get(option)? })
     };
+    let member = |option: &str, property: &str| producer.get(property).cloned().or_else(|| of_login(option));
     let (Some(id), Some(secret)) = (member("clientId", ID.1), member("clientSecret", SECRET.1)) else {
         let meaning = format!("The router logs in with the id and secret of a client, and {JAAS} has none");
         return Err((Level::NoEquivalent, meaning));
     };
     let extensions = login.as_ref().map(Jaas::extensions).filter(|extensions| !extensions.is_empty());
     let extensions = extensions.zip(jaas).map(|(value, jaas)| Setting { name: jaas.name.clone(), value });
-    Ok(Client::Given { id, secret, scope: member("scope", SCOPE), extensions })
+    let truststore = Box::new(Truststore {
+        kind: of_login("ssl.truststore.type"),
+        certificates: of_login("ssl.truststore.certificates"),
+        location: of_login("ssl.truststore.location"),
+    });
+    Ok(Client::Given { id, secret, scope: member("scope", SCOPE), extensions, truststore })
 }
 
 /// Writes what librdkafka needs. The mechanism is among the properties with the same name.
@@ -87,12 +98,13 @@ pub(super) fn write(translation: &mut Translation, producer: &mut Settings, clie
         }
     }
     match client {
-        Client::Given { id, secret, scope, extensions } => {
+        Client::Given { id, secret, scope, extensions, truststore } => {
             text(translation, ID.0, id);
             translation.secret(SECRET.0, &secret);
             scope.into_iter().for_each(|scope| text(translation, SCOPE, scope));
             let name = "sasl.oauthbearer.extensions";
             extensions.into_iter().for_each(|extensions| text(translation, name, extensions));
+            truststore::translate(translation, *truststore, "https", "token_server_ca.pem");
         }
         Client::Elsewhere(jaas) => {
             let variable = |property| variable(Section::Kafka, property);

@@ -1,8 +1,43 @@
 //! The filters of templates.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use crate::config::template::Filter;
+/// Changes a value before it is inserted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    /// `lower`: Unicode lower case.
+    Lower,
+    /// `kebab`: `OrderPlaced`, `order_placed` and `order placed` become `order-placed`.
+    Kebab,
+    /// `default('x')`: replaces NULL and an empty text.
+    Default(String),
+}
+
+impl Filter {
+    /// `None`: there is no such filter.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let argument = text.strip_prefix("default").map(str::trim).and_then(|argument| {
+            argument.strip_prefix('(')?.strip_suffix(')')?.trim().strip_prefix('\'')?.strip_suffix('\'')
+        });
+        match (text, argument) {
+            ("lower", _) => Some(Filter::Lower),
+            ("kebab", _) => Some(Filter::Kebab),
+            (_, Some(argument)) if !argument.contains('\'') => Some(Filter::Default(argument.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Filter::Lower => f.write_str("lower"),
+            Filter::Kebab => f.write_str("kebab"),
+            Filter::Default(text) => write!(f, "default('{text}')"),
+        }
+    }
+}
 
 /// Applies all filters. `None` stays NULL unless a default replaces it.
 pub(crate) fn apply<'a>(filters: &[Filter], value: Option<Cow<'a, str>>) -> Option<Cow<'a, str>> {
