@@ -37,6 +37,7 @@ pub mod rows;
 pub mod slot_functions;
 pub mod slot_headroom;
 pub mod slot_lock;
+mod slot_lock_key;
 pub mod slot_record;
 pub mod standby_slots;
 pub mod timeline;

@@ -4,6 +4,7 @@
 //! in ordinary ones, so all values are read as text.
 
 mod columns;
+mod first_slot;
 mod own_publication;
 mod publication;
 mod recovery_steps;
@@ -33,6 +34,7 @@ use crate::checkpoint::StreamDefinition;
 use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_command;
+use crate::postgres::slot_record;
 
 /// The state of the catalogues at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct Catalog {
     pub tables: Vec<Option<Table>>,
     /// What is known of their names, even if only the slot was queried.
     pub named: Vec<Named>,
+    /// Whether a router may have read a slot of this name, if there is none.
+    pub slot_was_read: bool,
     /// Whether the session has the router's own role, and that is a superuser, which may create and grant everything.
     pub superuser: bool,
 }
@@ -79,9 +83,13 @@ impl Catalog {
         let version = session.query_one("SHOW server_version_num").await?;
         let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
         let rows = session.query(&query(postgres, outbox, tables, version)).await?;
-        read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
-            pg_logical::Error::transient("the catalogues returned a row that cannot be read").into()
-        })
+        let mut catalog = read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
+            pg_logical::Error::transient("the catalogues returned a row that cannot be read")
+        })?;
+        if catalog.slot.is_none() {
+            catalog.slot_was_read = slot_record::may_have_been_read(session, &postgres.slot).await?;
+        }
+        Ok(catalog)
     }
 
     /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
@@ -159,7 +167,7 @@ impl Catalog {
 
     /// The same while the router runs. The catalogues do not have its position.
     pub fn resume_after_alteration(&self, source: OutboxSource<'_>) -> Remedy {
-        recovery_steps::resume_after_alteration(self, source)
+        recovery_steps::resume_after_alteration(self, source, Remedy::default())
     }
 
     /// How the router gets a publication of its own while the present one still delivers events.
