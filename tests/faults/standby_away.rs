@@ -26,7 +26,7 @@ async fn is_blocked(pair: &Pair, router: &mut Router, count: usize, why: &str) {
         "Postgres withholds changes until the standbys of synchronized_standby_slots have confirmed them: ";
     let reason = format!("{reason}{why}");
     let status = router.status().unwrap();
-    assert_eq!((&status["state"], &status["peer"]), (&"reconnecting".into(), &"postgres".into()));
+    assert_eq!((&status["state"], &status["peer"]), (&"stalled".into(), &"postgres".into()));
     let (code, text) = router.get_now("/readyz").await;
     assert!(code == 503 && text.contains(&reason), "{code} {text}");
     router.logs(&reason).await;
