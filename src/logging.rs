@@ -256,12 +256,26 @@ pub fn report(error: &Error) {
         Error::Definite(definite) => definite.in_lines(),
         Error::Transient(transient) => transient.in_lines(),
     };
-    let line = format!("error: {}\n", terminal::harmless(&text));
+    let mut line = format!("error: {}\n", terminal::harmless(&text));
+    if QUEUE.get().is_some()
+        && let Error::Definite(Definite { code, what, .. }) = error
+        && text.lines().count() > SHORT
+    {
+        line += &last_line(*code, what, &now_utc());
+    }
     // if this fails, the message is lost
     let _ = match QUEUE.get() {
         Some(queue) => (&**queue).write_all(line.as_bytes()),
         None => io::stderr().write_all(line.as_bytes()),
     };
+}
+
+/// How many lines of a refusal are read at a glance.
+const SHORT: usize = 3;
+
+/// What follows the steps of a refusal in a log, whose last line is what people see first: code and cause once more.
+fn last_line(code: ErrorCode, what: &str, time: &Utc) -> String {
+    format!("{time} ERROR stopped with {code}: {}\n", terminal::harmless(&what.replace('\n', " ")))
 }
 
 /// Ends the process with this exit code once the log is written. Exit handlers of libraries do not run: OpenSSL would shut
@@ -278,8 +292,12 @@ pub fn end(code: i32) -> ! {
 type Clock = fn(&mut Writer<'_>) -> fmt::Result;
 
 fn now(writer: &mut Writer<'_>) -> fmt::Result {
+    write!(writer, "{}", now_utc())
+}
+
+fn now_utc() -> Utc {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    write!(writer, "{}", Utc(i64::try_from(now.as_micros()).unwrap_or(i64::MAX)))
+    Utc(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// Logs a panic like any other event, with a backtrace only if `RUST_BACKTRACE` asks for one.
@@ -316,6 +334,14 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn the_last_line_of_a_refusal_has_its_code_and_its_cause() {
+        let line = last_line(ErrorCode::SlotLost, "the slot\nis gone", &Utc(1_769_903_999_123_456));
+        let (time, line) = line.split_once(' ').unwrap();
+        assert!(time.starts_with("2026-01-31T"), "{time}");
+        assert_eq!(line, "ERROR stopped with OBR-3004: the slot is gone\n");
     }
 
     /// The log of two events and of a library.

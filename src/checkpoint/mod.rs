@@ -18,18 +18,20 @@ mod resume_conflict;
 mod resumption;
 mod slot_record;
 mod start;
+mod start_facts;
 mod stream_definition;
 mod timeline;
+mod without_checkpoint;
 
 pub use backfill::BackfillDone;
 pub use handover::{Handover, subject as handover_subject};
 pub use record::{Checkpoint, LogFingerprint, NotReadable, Replay, Stopped};
-pub use resume::StartFacts;
 pub use resume_check::{LogMismatch, ResumeCheck, Verdict};
 pub use resume_conflict::ResumeConflict;
 pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;
 pub use start::Start;
+pub use start_facts::StartFacts;
 pub use stream_definition::{StreamDefinition, Traces};
 pub use timeline::{Descent, System, descent};
 

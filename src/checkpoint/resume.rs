@@ -3,43 +3,13 @@
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume_check::LogMismatch;
-use super::resume_conflict::{FROM_TABLE, ResumeConflict};
-use super::slot_record::SlotRecord;
+use super::resume_conflict::{FROM_TABLE, IN_NO_TABLE, ResumeConflict};
 use super::start::Start;
-use super::stream_definition::StreamDefinition;
-use super::timeline::{Descent, System, descent};
+use super::start_facts::StartFacts;
+use super::timeline::{Descent, descent};
+use super::without_checkpoint;
 use crate::error::{Effect, ErrorCode, Remedy, Step};
 use crate::progress::{Partial, Position};
-
-/// What a start knows about the server.
-#[derive(Debug, Clone, Copy)]
-pub struct StartFacts<'a> {
-    /// The name of the router.
-    pub router: &'a str,
-    /// The name of the slot.
-    pub slot: &'a str,
-    /// The slot's `confirmed_flush_lsn`.
-    pub confirmed: Lsn,
-    /// The server.
-    pub system: &'a System,
-    /// The history file of the server's timeline, if the checkpoint is on another timeline.
-    pub history: Option<&'a str>,
-    /// The publication and tables that the stream would have now.
-    pub definition: &'a StreamDefinition,
-    /// The steps that send rows which were not published.
-    pub recovery: &'a Remedy,
-    /// The mismatch that the last session's resume check found.
-    pub log_mismatch: Option<LogMismatch>,
-    /// The slot's row in the router's schema; `None` if it could not be read, or without a positions topic.
-    pub record: Option<&'a SlotRecord>,
-    /// Whether the delivery is exactly-once.
-    pub exactly_once: bool,
-    /// The command that goes back to the last bookmark before the position of the router, if there is one.
-    pub bookmark: Option<&'a str>,
-    /// The steps that send rows of the outbox tables again.
-    pub rows: Option<&'a [Step]>,
-}
 
 /// Decides where to resume. `accepted` is the position of `--accept-gap`.
 pub(super) fn decide(
@@ -48,10 +18,10 @@ pub(super) fn decide(
     accepted: Option<Lsn>,
 ) -> Result<Start, ResumeConflict> {
     let (gap, start) = match checkpoint {
-        None => {
-            let gap = found.record.and_then(|record| not_new(found, record));
-            (gap, Start::First(Position { flush: found.confirmed, partial: None }))
-        }
+        None => (
+            without_checkpoint::conflict(found),
+            Start::First(Position { flush: found.confirmed, partial: None }),
+        ),
         Some(checkpoint) => {
             let flush = checkpoint.position.flush;
             let position = Position { flush, partial: partial(checkpoint, found) };
@@ -70,105 +40,6 @@ pub(super) fn decide(
             Err(gap)
         }
     }
-}
-
-/// Why the slot is not known to be new, and what to do about it; `None` if it is.
-fn not_known_to_be_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(String, String)> {
-    if record.is_new(found.confirmed) {
-        return None;
-    }
-    Some(match (&record.router, record.created_at) {
-        (Some(other), _) if other != found.router => (
-            format!("the router {other} has read it"),
-            format!("If `name` was changed by mistake, set it back to {other}"),
-        ),
-        (Some(_), _) => (
-            "this router has read it".to_owned(),
-            "Either its checkpoint was deleted from the topic, or `[delivery] positions_topic` or `bootstrap.servers` was changed: \
-             set that back. Nothing is missing if the router ran without checkpoints until now (`positions_topic` was false), or \
-             if nobody else has moved the slot"
-                .to_owned(),
-        ),
-        (None, Some(created_at)) => (
-            format!("`outbox-router init` created it at {created_at}, and it was moved since"),
-            "Find out who reads it or has moved it".to_owned(),
-        ),
-        (None, None) => record.unknown(),
-    })
-}
-
-/// The conflict if no checkpoint is stored and the slot may have been read before. In at-least-once mode, only a slot that this
-/// router has read itself is one: the checkpoint is lost.
-fn not_new(found: &StartFacts<'_>, record: &SlotRecord) -> Option<ResumeConflict> {
-    let (why, advice) = not_known_to_be_new(found, record)?;
-    let StartFacts { router, slot, confirmed, .. } = *found;
-    let read_by_this = record.router.as_deref() == Some(router);
-    if !found.exactly_once && !read_by_this {
-        return None;
-    }
-    let mut what = format!(
-        "no checkpoint is stored for the router {router}, and the slot {slot}, confirmed up to {confirmed}, is not known to \
-         be new: {why}; events delivered from it after {confirmed} would be sent again"
-    );
-    let mut remedy = Remedy::from(advice);
-    if read_by_this {
-        what.push_str(
-            ", and earlier ones are missing in Kafka if another client has moved the slot. Nor can the router tell whether the \
-             publication was altered meanwhile",
-        );
-        if let Some(bookmark) = found.bookmark {
-            let go_back = Step::new("Go back to the last bookmark").typing(bookmark);
-            remedy = remedy.or("To send everything again from the last bookmark on", [go_back]);
-        }
-    } else if record.router.is_none() {
-        remedy = remedy.then(Step::new(
-            "If nobody has read the slot, or another program such as Debezium has, run the --accept-gap command below",
-        ));
-    }
-    Some(ResumeConflict::new(ErrorCode::CheckpointLost, what, remedy, confirmed))
-}
-
-/// The warning for a start that takes the slot's position although the slot is not known to be new: what it means, and what to
-/// do.
-pub(super) fn unknown_slot(found: &StartFacts<'_>) -> Option<(String, String)> {
-    let record = found.record?;
-    let StartFacts { router, slot, confirmed, .. } = *found;
-    let Some((why, remedy)) = not_known_to_be_new(found, record) else {
-        return beside_other_slots(found, record);
-    };
-    Some((
-        format!(
-            "no checkpoint is stored for the router {router}, and the slot {slot} is not known to be new: {why}. The router starts at \
-             the slot's position {confirmed}: events delivered from it after that are sent again, and earlier ones that nobody has \
-             delivered are not sent"
-        ),
-        format!(
-            "{remedy}. Nothing is wrong if the slot was taken over from Debezium, or was created by hand"
-        ),
-    ))
-}
-
-/// The warning for a new slot if the router may have read another one before, under the name that followed from that slot.
-fn beside_other_slots(found: &StartFacts<'_>, record: &SlotRecord) -> Option<(String, String)> {
-    let others: Vec<String> = record
-        .others
-        .iter()
-        .filter(|(_, router)| !found.router.starts_with(&format!("{router}/")))
-        .map(|(slot, router)| format!("{slot} (read by {router})"))
-        .collect();
-    if others.is_empty() {
-        return None;
-    }
-    Some((
-        format!(
-            "the router {} starts with the new slot {}, and this database has slots that routers have read: {}. If `[postgres] slot` was \
-             changed, the events that only the former slot has are not sent",
-            found.router,
-            found.slot,
-            others.join(", ")
-        ),
-        "If it was changed, set the former name again. Nothing is wrong if these slots belong to other routers".to_owned(),
-    ))
 }
 
 /// The delivered part of the transaction at the position. If messages counted differently then, changes cannot be skipped by
@@ -257,10 +128,14 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
                 system.identifier, checkpoint.system_identifier
             ),
             "Either two routers share one name and one Kafka: give each its own `name`. Or `[postgres] url` points to another \
-             cluster than before: correct it. If the cluster was replaced on purpose, the new one's log lacks events that \
-             the old one had not sent: compare the outbox table with the topics",
+             cluster than before: correct it. Or the cluster was replaced on purpose: the new one's log lacks events that \
+             the old one had not sent",
             confirmed,
-        );
+        )
+        .map(|conflict| {
+            let lost = "those the former cluster had not sent, and those committed on this one before the slot's position";
+            conflict.losing(lost.to_owned(), found.rows)
+        });
     }
     if slot != checkpoint.slot {
         return Some(another_slot(checkpoint, found));
@@ -332,12 +207,13 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
             "Decide what consumers do about events that Postgres no longer has. Events committed between the slot's position \
              and the end of the log are sent again",
             confirmed,
-        );
+        )
+        .map(|conflict| at_new_slot(conflict, found));
     }
     if confirmed > ours {
         return Some(ahead(found, ours));
     }
-    let last = found.record.filter(|_| found.exactly_once).and_then(|record| record.router.as_deref());
+    let last = found.record.and_then(|record| record.router.as_deref());
     if let Some(other) = last.filter(|last| *last != router) {
         let read = gap(
             ErrorCode::ReadByAnotherRouter,
@@ -384,20 +260,50 @@ fn moved(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConfli
          sent again, together with new ones",
         confirmed,
     )
+    .map(|conflict| at_new_slot(conflict, found))
 }
 
-/// Another slot is configured than before. Positions in two slots of one cluster can be compared.
+/// A backup has no slots: one that was created after the restore lacks what was committed before it.
+fn at_new_slot(conflict: ResumeConflict, found: &StartFacts<'_>) -> ResumeConflict {
+    let confirmed = found.confirmed;
+    if !found.record.is_some_and(|record| record.is_new(confirmed)) {
+        return conflict;
+    }
+    let lost = format!(
+        "those committed on this server before {confirmed}, which the new slot does not have; and Kafka has events that Postgres no longer has"
+    );
+    conflict.losing(lost, found.rows)
+}
+
+/// Another slot is configured than before. Positions in two slots of one cluster can be compared, and so can the catalogues if both
+/// slots are of one database.
 fn another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> ResumeConflict {
     let (ours, StartFacts { router, slot, confirmed, .. }) = (checkpoint.position.flush, *found);
-    let what = format!(
+    let (now, before) = (found.definition, &checkpoint.definition);
+    let altered = now.has_table_of(before) && now.altered_since(before);
+    let mut what = format!(
         "the checkpoint {ours} of the router {router} belongs to the slot {}, but the configured slot {slot} is confirmed up to {confirmed}",
         checkpoint.slot
     );
+    if altered {
+        what.push_str(
+            "; and the publication or an outbox table was altered or created again since, or the configuration names another publication",
+        );
+    }
     let either =
         "Either two routers share one name: give each its own `name`. Or `[postgres] slot` was changed";
     let conflict = |then: &str| {
         ResumeConflict::new(ErrorCode::AnotherSlot, what.clone(), format!("{either}{then}"), confirmed)
     };
+    if altered {
+        let mut lost = "those committed while the table was not published".to_owned();
+        if confirmed > ours {
+            lost.push_str(&format!(
+                ", and those committed between {ours} and {confirmed}, which the new slot does not have"
+            ));
+        }
+        return conflict("").losing(lost, found.rows);
+    }
     if confirmed <= ours {
         return conflict(": then nothing is missing").meaning(
             Effect::Doubled,
@@ -426,7 +332,7 @@ fn ahead(found: &StartFacts<'_>, ours: Lsn) -> ResumeConflict {
         (None, Some(rows)) => {
             Remedy::steps([find_out]).or(format!("There is no bookmark. {FROM_TABLE}"), rows.to_vec())
         }
-        (None, None) => Remedy::steps([find_out]),
+        (None, None) => Remedy::steps([find_out, Step::new(IN_NO_TABLE)]),
     };
     let what = format!(
         "the slot {slot} is ahead of the checkpoint of the router {router}: the slot is confirmed up to {confirmed}, and the \

@@ -11,7 +11,7 @@
 //! | the process died | none | any | the topic's |
 //! | there is no positions topic | its own, or none | none | its own, or else the slot's position |
 //! | the checkpoint or the topic was deleted while the process ran | its own | none | its own |
-//! | the same while it was stopped | none | none | the slot's position, if the slot is new; in at-least-once also if this router is not known to have read it |
+//! | the same while it was stopped, or `name` or `slot` was changed | none | none | the slot's position, if the slot is new and no router has left another one; in at-least-once also if no router is known to have read the slot |
 //!
 //! Without a positions topic, a session that the server ended drops the process's own checkpoint: a command may have moved the slot.
 //!
@@ -22,10 +22,12 @@
 use pg_logical::Lsn;
 
 use super::record::Checkpoint;
-use super::resume::{StartFacts, decide, unknown_slot};
+use super::resume::decide;
 use super::resume_check::{self, ResumeCheck};
 use super::resume_conflict::ResumeConflict;
 use super::start::Start;
+use super::start_facts::StartFacts;
+use super::without_checkpoint::unknown_slot;
 
 /// Where a session resumes.
 #[derive(Debug, Clone, PartialEq, Eq)]

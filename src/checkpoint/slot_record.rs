@@ -10,7 +10,7 @@ pub struct SlotRecord {
     pub created_at: Option<Lsn>,
     /// The router that last began to read it.
     pub router: Option<String>,
-    /// Other slots of this database that routers have read, each with its router. Those of a router's shards are left out.
+    /// Other slots of this database that routers have read and that no router reads now, each with the router.
     pub others: Vec<(String, String)>,
     /// Whether the role may read and write the table.
     pub usable: bool,

@@ -44,6 +44,14 @@ impl StreamDefinition {
         oid(self) == oid(before)
     }
 
+    /// Whether both list a table with the same OID: those of another database have others.
+    pub fn has_table_of(&self, before: &StreamDefinition) -> bool {
+        let oid = |identity: &String| identity.split(' ').next().map(str::to_owned);
+        self.tables
+            .iter()
+            .any(|(name, now)| before.tables.get(name).is_some_and(|known| oid(known) == oid(now)))
+    }
+
     /// Whether rows may be missing from the stream: the publication, or a table that both list, was altered or created again.
     pub fn altered_since(&self, before: &StreamDefinition) -> bool {
         let table = |(name, identity): (&String, &String)| {

@@ -90,7 +90,9 @@ const WAIT: &str = "they wait in the log until the router runs";
 const BEHIND: &str = "they wait in the log until the router gets past this";
 const UNPUBLISHED: &str = "those committed while the table is not published. With checkpoints, the next start stops with OBR-3109 on purpose, and \
      prints the steps that send them";
-const UNRETAINED: &str = "nothing retains those committed before the router has a usable slot of its own; they are only in the table";
+/// What the lack of a slot means for events.
+pub(crate) const UNRETAINED: &str = "nothing retains those committed before the router has a slot of its own; they are only in the table, and \
+     `init --backfill` sends them";
 const GONE: &str = "Kafka has events that Postgres no longer has";
 
 codes! {
@@ -138,7 +140,7 @@ codes! {
     SlotAhead = 3107, "the slot is ahead of the checkpoint", Lost, "those between the two positions, unless they were sent some other way";
     ReadByAnotherRouter = 3108, "another router has read the slot since", Doubled, "those that it has sent";
     AlteredWhileAway = 3109, "the publication or a table was altered while the router was stopped", Lost, "those committed while the table was not published; the steps send them";
-    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Lost, "if another client has moved the slot, or the table was not published for a time; otherwise some may be sent twice";
+    CheckpointLost = 3110, "no checkpoint is stored, although the slot is not new", Lost, "if the slot was moved or the table unpublished meanwhile; otherwise some may be sent twice";
     CheckpointUnreadable = 3111, "the checkpoint cannot be read", Late, WAIT;
     StreamUnreadable = 3112, "Postgres cannot decode the log at the slot's position", Late, "they stay in the log, and the steps send them";
     PositionUnusable = 3113, "the position, bookmark or slot cannot be used as asked", None, "";

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+pub(crate) use code::UNRETAINED;
 pub use code::{Effect, ErrorCode};
 pub use own_commands::{repeat_config_file, shell_word, with_config_file};
 pub use remedy::{Remedy, Step};
@@ -143,6 +144,14 @@ impl Events {
             _ => format!("  Events: {self}\n"),
         }
     }
+
+    /// The same for a router without a slot: nothing waits in the log for it.
+    pub fn without_slot(self) -> Self {
+        match self.effect {
+            Effect::Late => Events { effect: Effect::Lost, which: UNRETAINED.into() },
+            _ => self,
+        }
+    }
 }
 
 impl From<ErrorCode> for Events {
@@ -256,6 +265,16 @@ impl Error {
         }
     }
 
+    /// The same for a router without a slot: nothing waits in the log for it.
+    pub fn without_slot(self) -> Self {
+        match self {
+            Error::Definite(definite) => {
+                Definite { events: definite.events.without_slot(), ..definite }.into()
+            }
+            transient => transient,
+        }
+    }
+
     fn definite(code: ErrorCode, exit: Exit, what: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
         Definite {
             code,
@@ -307,6 +326,21 @@ impl Serialize for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_in_the_log_is_not_retained_without_a_slot() {
+        for (code, effect) in [
+            (ErrorCode::ColumnUnusable, Effect::Lost),
+            (ErrorCode::PostgresRefused, Effect::Lost),
+            (ErrorCode::TableMissing, Effect::Lost),
+            (ErrorCode::CommandLine, Effect::None),
+            (ErrorCode::LogMismatch, Effect::Doubled),
+        ] {
+            let Error::Definite(refusal) = Error::refused(code, "x", "act").without_slot() else { panic!() };
+            assert_eq!(refusal.events.effect, effect, "{refusal}");
+            assert!(!refusal.to_string().contains("wait in the log"), "{refusal}");
+        }
+    }
 
     #[test]
     fn the_operating_systems_number_is_left_out() {

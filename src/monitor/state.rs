@@ -38,6 +38,13 @@ pub enum State {
         /// Why it was lost, or why the last attempt failed.
         reason: String,
     },
+    /// Both servers are connected, and events wait for something at one of them: a quota, a lock, replicas, a standby.
+    Stalled {
+        /// At which server.
+        peer: Peer,
+        /// For what.
+        reason: String,
+    },
     /// Asked to stop: the router reads no more events and waits for the records in flight.
     Stopping,
     /// The router has delivered everything that it was started for, while other shards of its process go on.
@@ -67,6 +74,8 @@ pub enum StateKind {
     Connecting,
     /// [`State::Reconnecting`]
     Reconnecting,
+    /// [`State::Stalled`]
+    Stalled,
     /// [`State::Waiting`]
     Waiting,
     /// [`State::Active`] and [`State::Busy`]
@@ -77,12 +86,13 @@ pub enum StateKind {
 
 impl StateKind {
     /// Every kind, in their order.
-    pub const ALL: [StateKind; 8] = [
+    pub const ALL: [StateKind; 9] = [
         StateKind::Refused,
         StateKind::Stopping,
         StateKind::Starting,
         StateKind::Connecting,
         StateKind::Reconnecting,
+        StateKind::Stalled,
         StateKind::Waiting,
         StateKind::Active,
         StateKind::Ended,
@@ -96,6 +106,7 @@ impl StateKind {
             StateKind::Active => "active",
             StateKind::Waiting => "waiting",
             StateKind::Reconnecting => "reconnecting",
+            StateKind::Stalled => "stalled",
             StateKind::Stopping => "stopping",
             StateKind::Ended => "ended",
             StateKind::Refused => "refused",
@@ -117,6 +128,7 @@ impl State {
             State::Active | State::Busy { .. } => StateKind::Active,
             State::Waiting { .. } => StateKind::Waiting,
             State::Reconnecting { .. } => StateKind::Reconnecting,
+            State::Stalled { .. } => StateKind::Stalled,
             State::Stopping => StateKind::Stopping,
             State::Ended => StateKind::Ended,
             State::Refused { .. } => StateKind::Refused,
@@ -126,7 +138,9 @@ impl State {
     /// The server that the state is about.
     pub fn peer(&self) -> Option<Peer> {
         match self {
-            State::Connecting { peer } | State::Reconnecting { peer, .. } => Some(*peer),
+            State::Connecting { peer } | State::Reconnecting { peer, .. } | State::Stalled { peer, .. } => {
+                Some(*peer)
+            }
             _ => None,
         }
     }
@@ -137,6 +151,7 @@ impl State {
             State::Busy { with: reason }
             | State::Waiting { reason }
             | State::Reconnecting { reason, .. }
+            | State::Stalled { reason, .. }
             | State::Refused { reason, .. } => Some(reason),
             _ => None,
         }
@@ -161,7 +176,8 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind().label())?;
         if let Some(peer) = self.peer() {
-            write!(f, " to {}", peer.label())?;
+            let word = if self.kind() == StateKind::Stalled { "by" } else { "to" };
+            write!(f, " {word} {}", peer.label())?;
         }
         if let Some(code) = self.code() {
             write!(f, ": {code}")?;
@@ -193,6 +209,8 @@ mod tests {
         let refused = State::Reconnecting { peer: Peer::Postgres, code, reason: "wrong password".to_owned() };
         assert_eq!(refused.to_string(), "reconnecting to postgres: OBR-1002: wrong password");
         assert_eq!(State::Connecting { peer: Peer::Postgres }.to_string(), "connecting to postgres");
+        let stalled = State::Stalled { peer: Peer::Kafka, reason: "a quota delays it".to_owned() };
+        assert_eq!(stalled.to_string(), "stalled by kafka: a quota delays it");
         assert_eq!(State::Active.to_string(), "active");
         let busy = State::Busy { with: "creating topics: 3 of 5".to_owned() };
         assert_eq!(busy.to_string(), "active: creating topics: 3 of 5");

@@ -43,6 +43,7 @@ pub mod slot_functions;
 pub mod slot_headroom;
 pub mod slot_invalidation;
 pub mod slot_lock;
+mod slot_lock_key;
 pub mod slot_record;
 pub mod standby_slots;
 pub mod timeline;

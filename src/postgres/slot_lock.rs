@@ -8,11 +8,7 @@ use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
 use super::catalog;
-
-/// The lock's key, as an expression. Slots belong to one database, and so do advisory locks.
-fn key(slot: &str) -> String {
-    format!("pg_catalog.hashtextextended({}, 0)", literal(&format!("outbox-router slot {slot}")))
-}
+use super::slot_lock_key::{holders_of, key};
 
 /// Takes the lock if it is free.
 pub async fn try_take(session: &mut Session, slot: &str) -> Result<bool, QueryError> {
@@ -27,13 +23,7 @@ pub async fn take(session: &mut Session, slot: &str) -> Result<(), QueryError> {
 
 /// A query for the server process that holds it.
 pub fn holders(slot: &str) -> String {
-    // a 64-bit key is shown as two of 32 bits (Postgres manual, "pg_locks")
-    format!(
-        "SELECT l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
-         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
-         AND (l.classid::bigint << 32 | l.objid::bigint) = {}",
-        key(slot)
-    )
+    holders_of(&literal(slot))
 }
 
 /// The server process that holds it.

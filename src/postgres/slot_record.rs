@@ -4,6 +4,7 @@ use pg_logical::QueryError;
 use pg_logical::quoting::literal;
 use pg_logical::session::{Row, Session};
 
+use super::slot_lock_key;
 use crate::checkpoint::SlotRecord;
 
 const TABLE: &str = SlotRecord::TABLE;
@@ -29,6 +30,18 @@ pub async fn read(session: &mut Session, slot: &str) -> Result<SlotRecord, Query
         others,
         ..known
     })
+}
+
+/// Whether a router has read a slot of this name, as far as the role may know.
+///
+/// # Errors
+/// The server refuses, or the session is lost.
+pub async fn may_have_been_read(session: &mut Session, slot: &str) -> Result<bool, QueryError> {
+    if session.query_one(&format!("SELECT pg_catalog.to_regclass({})", literal(TABLE))).await?.is_none() {
+        return Ok(false);
+    }
+    let record = read(session, slot).await?;
+    Ok(!record.usable || record.router.is_some())
 }
 
 /// Records that this router reads the slot, unless that is already recorded or the role may not write it.
@@ -65,13 +78,14 @@ async fn access(session: &mut Session) -> Result<SlotRecord, QueryError> {
 /// A locked table leads to an error with a reason instead of a silent wait.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
 
-/// The slot's row, and those of other slots that still exist. The name of a shard's router has a slash.
+/// The slot's row, and those of other slots that still exist and that no router reads now.
 fn select(slot: &str) -> String {
     format!(
-        "{LOCK_TIMEOUT}; SELECT r.slot, r.router, r.created_at FROM {TABLE} r WHERE r.router NOT LIKE '%/%' \
-         AND EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot \
-         AND s.database = pg_catalog.current_database()) OR r.slot = {}",
-        literal(slot)
+        "{LOCK_TIMEOUT}; SELECT r.slot, r.router, r.created_at FROM {TABLE} r WHERE r.slot = {} \
+         OR (EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot \
+         AND s.plugin = 'pgoutput' AND s.database = pg_catalog.current_database()) AND NOT EXISTS ({}))",
+        literal(slot),
+        slot_lock_key::holders_of("r.slot")
     )
 }
 
@@ -108,6 +122,6 @@ mod tests {
     #[test]
     fn names_are_quoted_as_literals() {
         assert!(write("s'lot", "na'me").contains("SELECT 's''lot', 'na''me' "));
-        assert!(select("s'lot").ends_with("slot = 's''lot'"));
+        assert!(select("s'lot").contains("r.slot = 's''lot' OR"));
     }
 }

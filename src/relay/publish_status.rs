@@ -2,7 +2,7 @@
 
 use pg_logical::Lsn;
 
-use super::{Health, Relay, Sink, Source};
+use super::{Health, Relay, Sink, Source, Stalled};
 use crate::monitor::State;
 
 impl<S: Source, K: Sink> Relay<S, K> {
@@ -23,13 +23,13 @@ impl<S: Source, K: Sink> Relay<S, K> {
             self.monitor.counts().reconnected(stalled.peer);
         }
         match &health {
-            Health::Down(stalled) | Health::Stalled(stalled) => {
-                self.monitor.last_problem(stalled.reason.clone());
-                self.monitor.state(State::Reconnecting {
-                    peer: stalled.peer,
-                    code: None,
-                    reason: stalled.reason.clone(),
-                });
+            Health::Down(Stalled { peer, reason }) => {
+                self.monitor.last_problem(reason.clone());
+                self.monitor.state(State::Reconnecting { peer: *peer, code: None, reason: reason.clone() });
+            }
+            Health::Stalled(Stalled { peer, reason }) => {
+                self.monitor.last_problem(reason.clone());
+                self.monitor.state(State::Stalled { peer: *peer, reason: reason.clone() });
             }
             Health::Busy(with) => self.monitor.state(State::Busy { with: with.clone() }),
             Health::Flowing => self.monitor.state(State::Active),

@@ -41,7 +41,7 @@ pub(super) async fn open(
     }
     let locked = |reason: String| {
         monitor.last_problem(reason.clone());
-        monitor.state(State::Reconnecting { peer: Peer::Postgres, code: None, reason });
+        monitor.state(State::Stalled { peer: Peer::Postgres, reason });
     };
     let store =
         worker::open(&config.name, &config.postgres, host, session.backend_pid(), &unfinished, from, locked);

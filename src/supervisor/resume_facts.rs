@@ -62,6 +62,7 @@ impl ResumeFacts<'_> {
             save,
             &format!("--accept-gap {confirmed}"),
         );
+        let run = format!("outbox-router run{}", shards::argument(config.shard));
         let found = StartFacts {
             router: &config.name,
             slot: &config.postgres.slot,
@@ -75,6 +76,7 @@ impl ResumeFacts<'_> {
             exactly_once: config.delivery.mode == DeliveryMode::ExactlyOnce,
             bookmark: bookmark.as_deref(),
             rows: rows.as_deref(),
+            run: &run,
         };
         Ok(checkpoint::resume(before, &found, accepted))
     }

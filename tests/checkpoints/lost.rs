@@ -65,7 +65,6 @@ async fn a_lost_checkpoint_is_refused_until_it_is_accepted() {
         "this router has read it",
         "missing in Kafka if another client has moved",
     ]);
-    ended.shown(outbox);
     found.is_refusal(&ended);
     position_finding(settings).await.is_refusal(&ended);
     assert_eq!(setup.numbers().await, [1, 2, 3]);
@@ -137,18 +136,24 @@ async fn a_slot_that_is_not_known_to_be_new_is_read_with_a_warning() {
 
 /// Unless it is set, the router's name follows the slot's, and so the checkpoint of the former slot is not found.
 #[tokio::test]
-async fn a_new_slot_beside_one_that_was_read_is_warned_about() {
+async fn a_slot_beside_one_that_was_read_is_refused_unless_a_router_reads_that_one() {
     let setup = Setup::new().await;
     let Setup { outbox, settings, .. } = &setup;
     outbox.insert_numbers("order", "a", 4..5).await;
     let other = settings.clone().set("postgres.slot", format!("{}_other", outbox.name));
     succeeded(other.run_async(&["init"]).await, &[]);
-    let expected = format!("{} (read by {0}.{0})", outbox.name);
-    let found = position_finding(&other).await;
-    assert!(found.level == "warning" && found.what.contains(&expected), "{found:?}");
-    let router = Router::active(&other).await;
-    assert!(router.log().contains(&expected), "{}", router.log());
-    router.stop().await;
+    let ended = Router::start(&other).exits(3).await;
+    ended.says(&[&format!("{} (read by {0}.{0})", outbox.name)]);
+    position_finding(&other).await.is_refusal(&ended);
+    // its events are sent by the router that reads it
+    let accepted = Router::start(settings).exits(3).await;
+    let mut first = Router::with_arguments(settings, &["--accept-gap", accepted.accept_gap_position()]);
+    first.ready().await;
+    assert_eq!(position_finding(&other).await.level, "ok");
+    Router::active(&other).await.stop().await;
+    first.stop().await;
+    // by now it has a checkpoint
+    Router::active(&other).await.stop().await;
     outbox.execute(&format!("SELECT pg_drop_replication_slot('{}_other')", outbox.name)).await;
 }
 

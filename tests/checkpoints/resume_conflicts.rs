@@ -8,6 +8,8 @@ use pg_logical::Lsn;
 
 use crate::invariants::feedback_never_starves::PG_HBA;
 use crate::situations::page::keep;
+use crate::situations::slot::FROM_TABLE;
+use crate::situations::typist::Typist;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::{PrivatePostgres, Shutdown};
@@ -143,6 +145,8 @@ async fn resume_conflict_if_another_cluster_answers() {
     let setup = Setup::on(Outbox::new().await).await;
     let server = PrivatePostgres::start(PG_HBA, &[]).await;
     let other = Outbox::on(&server.url()).await;
+    // the former cluster had not sent one of these, and the slot has none
+    other.insert_numbers("order", "a", 3..5).await;
     let slot = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", setup.outbox.name);
     other.execute(&slot).await;
     let name = format!("{0}.{0}", setup.outbox.name);
@@ -154,6 +158,15 @@ async fn resume_conflict_if_another_cluster_answers() {
         (other.query(system).await[0].get(0), setup.outbox.query(system).await[0].get(0));
     keep(ended.message(), &[(&new, "NUMBER"), (&old, "NUMBER"), (&setup.outbox.name, "NAME")]);
     position_finding(&settings).await.is_refusal(&ended);
+    let mut typist = Typist::new(&other, &settings);
+    typist.types(&ended, FROM_TABLE).await;
+    let (router, _) = typist.done();
+    setup.kafka.holds(&setup.outbox.name, 5).await;
+    router.stop().await;
+    let mut numbers: Vec<u64> =
+        setup.kafka.records(&setup.outbox.name).await.iter().map(|record| record.number()).collect();
+    numbers.dedup();
+    assert_eq!(numbers, [1, 2, 3, 4]);
     other.execute(&format!("SELECT pg_drop_replication_slot('{}')", setup.outbox.name)).await;
 }
 

@@ -8,7 +8,7 @@ use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_cluster::PrivateCluster;
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::settings::Settings;
 
 const AT_LEAST_ONCE: &str = "at-least-once";
@@ -27,7 +27,7 @@ async fn is_explained(router: &mut Router, outbox: &Outbox, problem: &str) {
     router
         .shows("the reason names the positions topic and its problem", |status| {
             let reason = status["reason"].as_str()?;
-            let kafka = status["state"] == "reconnecting" && status["peer"] == "kafka";
+            let kafka = waits(status) && status["peer"] == "kafka";
             (kafka && reason.contains(&topic) && reason.contains(problem)).then_some(())
         })
         .await;

@@ -11,7 +11,7 @@ use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::postgres::PrivatePostgres;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::settings::Settings;
 use crate::support::signal::Signal;
 
@@ -72,7 +72,7 @@ async fn exactly_once_without_write_permission_waits_for_it_and_names_it() {
         router
             .shows("the reason names the topic and the missing privilege", |status| {
                 let reason = status["reason"].as_str()?;
-                (status["state"] == "reconnecting"
+                (waits(status)
                     && reason.contains(&named)
                     && reason.contains("WRITE")
                     && reason.contains("--print-acls"))

@@ -25,9 +25,7 @@ async fn others_are_refused(outbox: &Outbox, kafka: &Kafka, others: &[Settings],
         let refused = Router::start(other).exits(3).await;
         refused.says(words);
         // the refusal must not blame the other router's database
-        for wrong in ["the publication", "SELECT "] {
-            assert!(!refused.message().contains(wrong), "{}", refused.message());
-        }
+        assert!(!refused.message().contains("the publication"), "{}", refused.message());
         seen = kafka.count(&outbox.name).await.unwrap();
     }
     kafka.holds(&outbox.name, seen + 100).await;

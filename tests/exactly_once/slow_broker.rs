@@ -6,7 +6,7 @@ use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::private_kafka::{PrivateKafka, kafka_tool};
 use crate::support::proxy::{Network, Proxy, Way};
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::settings::Settings;
 
 /// Limits the bytes per second that the broker accepts from the router, or removes the limit.
@@ -82,7 +82,7 @@ async fn exactly_once_a_transaction_that_times_out_is_explained_and_split() {
     router
         .shows("the reason names the timeout", |status| {
             let reason = status["reason"].as_str()?;
-            (status["state"] == "reconnecting"
+            (waits(status)
                 && reason.contains("did not fit into transaction.timeout.ms (8 s)")
                 && reason.contains("the next ones are smaller"))
             .then_some(())

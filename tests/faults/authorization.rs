@@ -7,7 +7,7 @@ use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
 use crate::support::place::succeeded;
 use crate::support::private_kafka::{AUTHORIZING, PrivateKafka, kafka_tool};
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::seed;
 use crate::support::settings::Settings;
 use crate::support::writers::Writers;
@@ -60,7 +60,7 @@ async fn authorization_revoked_under_load_is_waited_for_and_named() {
         router
             .shows("the reason names the topic and the missing privilege", |status| {
                 let reason = status["reason"].as_str()?;
-                (status["state"] == "reconnecting"
+                (waits(status)
                     && reason.contains(&outbox.name)
                     && reason.contains("WRITE")
                     && reason.contains("--print-acls"))

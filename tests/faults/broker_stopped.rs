@@ -9,7 +9,7 @@ use crate::support::comparison::{Repeats, same};
 use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
 use crate::support::private_kafka::PrivateKafka;
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::seed;
 use crate::support::settings::{MODES, Settings};
 use crate::support::writers::Writers;
@@ -198,7 +198,7 @@ async fn broker_frozen_until_its_session_expired_is_found_again() {
     for n in 2..4 {
         broker.freeze();
         outbox.insert_numbers("order", "a", n..n + 1).await;
-        router.shows("it waits for Kafka", |status| (status["state"] == "reconnecting").then_some(())).await;
+        router.shows("it waits for Kafka", |status| waits(status).then_some(())).await;
         broker.thaw();
         outbox.all_confirmed().await;
         router.ready().await;

@@ -90,7 +90,7 @@ async fn cluster_without_enough_replicas_in_sync_blocks_events_and_status_says_w
     router
         .shows("the reason says that replicas are missing", |status| {
             let reason = status["reason"].as_str()?;
-            (status["state"] == "reconnecting" && reason.contains("min.insync.replicas is 3")).then_some(())
+            (status["state"] == "stalled" && reason.contains("min.insync.replicas is 3")).then_some(())
         })
         .await;
     let (ready, text) = router.get_now("/readyz").await;
@@ -132,7 +132,7 @@ async fn cluster_with_one_broker_left_blocks_events_in_bounded_memory() {
     outbox.execute(&many).await;
     router
         .shows("the router is waiting for Kafka", |status| {
-            (status["state"] == "reconnecting" && status["peer"] == "kafka").then_some(())
+            (status["state"] == "stalled" && status["peer"] == "kafka").then_some(())
         })
         .await;
     println!("with one broker of three: {}", router.get_now("/readyz").await.1);

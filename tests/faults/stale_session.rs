@@ -6,7 +6,7 @@ use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
 use crate::support::private_kafka::PrivateKafka;
 use crate::support::proxy::{Network, Proxy};
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::settings::Settings;
 
 /// Waits until other server processes than the holder have tried to take the lock a few times.
@@ -48,7 +48,7 @@ fn wait_is_not_reported_too_early(log: &str) {
 
 /// Whether the status says that Kafka cannot be reached.
 fn no_broker(status: &Value) -> Option<()> {
-    let kafka = status["state"] == "reconnecting" && status["peer"] == "kafka";
+    let kafka = waits(status) && status["peer"] == "kafka";
     (kafka && status["ready"] == false).then_some(())
 }
 

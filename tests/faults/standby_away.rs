@@ -29,7 +29,7 @@ async fn is_blocked(pair: &Pair, router: &mut Router, count: usize, why: &str) {
     let errors = Found::with(&pair.settings).await.errors();
     assert!(errors.contains("OBR-1106"), "check finds it too: {errors}");
     let status = router.status().unwrap();
-    assert_eq!((&status["state"], &status["peer"]), (&"reconnecting".into(), &"postgres".into()));
+    assert_eq!((&status["state"], &status["peer"]), (&"stalled".into(), &"postgres".into()));
     let (code, text) = router.get_now("/readyz").await;
     assert!(code == 503 && text.contains(&reason), "{code} {text}");
     router.logs(&reason).await;

@@ -51,7 +51,7 @@ async fn walsender_that_waits_has_a_reason() {
     let lock = commit_what_cannot_be_decoded(&outbox).await;
     let (reason, status) = sends_nothing(&mut router).await;
     assert_eq!(status["totals"]["events"], 1, "{status}");
-    assert_eq!((&status["state"], &status["peer"]), (&"reconnecting".into(), &"postgres".into()));
+    assert_eq!((&status["state"], &status["peer"]), (&"stalled".into(), &"postgres".into()));
     assert!(status["lag"]["seconds"].as_f64().unwrap() > 3.0, "{status}");
     let (code, text) = router.get_now("/readyz").await;
     assert!(code == 503 && text.contains(&reason), "{code} {text}");

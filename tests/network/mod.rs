@@ -16,7 +16,7 @@ use std::time::Instant;
 use crate::support::eventually::eventually;
 use crate::support::kafka::Kafka;
 use crate::support::outbox::Outbox;
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 
 /// Waits until the router logs, after `mark`, that it is cut off from `peer` because of `reason`, and reports it in state and
 /// readiness.
@@ -29,7 +29,7 @@ async fn detected(case: &str, since: Instant, router: &mut Router, mark: usize, 
     println!("network: {case}: known after {:.1} s: {warning}", since.elapsed().as_secs_f64());
     router
         .shows(&format!("{case}: cut off from {peer}, and not ready"), |status| {
-            let cut_off = status["state"] == "reconnecting" && status["peer"] == peer;
+            let cut_off = waits(status) && status["peer"] == peer;
             (cut_off && status["ready"] == false && status["healthy"] == true).then_some(())
         })
         .await;

@@ -4,7 +4,7 @@ use super::SecureKafka;
 use crate::support::certificates::Authority;
 use crate::support::eventually::eventually;
 use crate::support::outbox::Outbox;
-use crate::support::router::Router;
+use crate::support::router::{Router, waits};
 use crate::support::settings::Settings;
 use crate::support::token_server::{Answer, CLIENT, CLIENT_SECRET, TokenServer};
 
@@ -125,7 +125,7 @@ async fn kafka_tokens_are_waited_for_and_renewed_before_they_expire() {
     // a client that is refused during a session may be accepted later, as with a password
     tokens.answers(Answer::Other(401, "{\"error\": \"invalid_client\"}"));
     outbox.insert("order", "a", "2").await;
-    router.shows("events wait", |status| (status["state"] == "reconnecting").then_some(())).await;
+    router.shows("events wait", |status| (waits(status)).then_some(())).await;
     outbox.insert("order", "a", "3").await;
     tokens.answers(GOOD);
     outbox.all_confirmed().await;
@@ -140,7 +140,7 @@ async fn kafka_tokens_are_waited_for_and_renewed_before_they_expire() {
 async fn waits_because(router: &mut Router, why: &str) {
     router
         .shows(&format!("the router waits because of {why:?}"), |status| {
-            (status["state"] == "reconnecting" && status["reason"].as_str()?.contains(why)).then_some(())
+            (waits(status) && status["reason"].as_str()?.contains(why)).then_some(())
         })
         .await;
 }

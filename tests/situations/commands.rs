@@ -155,7 +155,7 @@ async fn situation_brokers_unreachable() {
 
 /// The message of the refused command becomes that of a router, so that it can be read like one.
 impl Ended {
-    fn of(ran: Ran) -> Self {
+    pub(crate) fn of(ran: Ran) -> Self {
         Ended { status: std::os::unix::process::ExitStatusExt::from_raw(ran.code << 8), log: ran.err }
     }
 }

@@ -2,8 +2,9 @@
 //! the messages that its tests have seen.
 
 mod commands;
+mod first_slot;
 pub(crate) mod page;
-mod slot;
+pub(crate) mod slot;
 mod stream;
 pub(crate) mod typist;
 
@@ -64,7 +65,7 @@ const PROOFS: &[(Code, Proof)] = &[
     (
         Code::SlotMissing,
         Typed(&[
-            "situation_slot_never_created",
+            "situation_slot_never_created_with_or_without_the_rows",
             "situation_slot_dropped_with_a_bookmark",
             "situation_slot_dropped_without_a_bookmark",
             "situation_slot_dropped_under_the_routers_role",
@@ -79,12 +80,15 @@ const PROOFS: &[(Code, Proof)] = &[
     (Code::SlotTwoPhase, Typed(&["situation_slot_of_prepared_transactions"])),
     (Code::SlotNotStarted, Decides("check names the state of the slot, with steps of its own")),
     (Code::SlotHeadroom, Decides(SERVER)),
-    (Code::AnotherCluster, Decides("the operator knows which cluster and which name are right")),
+    (Code::AnotherCluster, Typed(&["resume_conflict_if_another_cluster_answers"])),
     (
         Code::AnotherSlot,
         Typed(&[
             "situation_slot_renamed_in_the_configuration",
             "situation_slot_renamed_to_one_that_begins_later",
+            "situation_slot_renamed_unpublished",
+            "situation_slot_changed",
+            "situation_slot_replaced",
         ]),
     ),
     (
@@ -117,7 +121,12 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (
         Code::CheckpointLost,
-        Typed(&["a_lost_checkpoint_is_replaced_by_a_reset_to_the_bookmark_that_the_refusal_names"]),
+        Typed(&[
+            "a_lost_checkpoint_is_replaced_by_a_reset_to_the_bookmark_that_the_refusal_names",
+            "situation_checkpoint_lost",
+            "situation_renamed",
+            "situation_name_changed",
+        ]),
     ),
     (
         Code::CheckpointUnreadable,
@@ -137,20 +146,39 @@ const PROOFS: &[(Code, Proof)] = &[
     ),
     (
         Code::PublicationWithoutTable,
-        Typed(&["situation_publication_emptied", "situation_publication_of_another_table"]),
+        Typed(&[
+            "situation_publication_emptied",
+            "situation_publication_of_another_table",
+            "situation_first_slot_without_the_table",
+        ]),
     ),
     (
         Code::PublicationWithoutInserts,
-        Typed(&["situation_publication_without_inserts", "situation_publication_of_others_without_inserts"]),
+        Typed(&[
+            "situation_publication_without_inserts",
+            "situation_publication_of_others_without_inserts",
+            "situation_first_slot_without_inserts",
+        ]),
     ),
     (
         Code::ColumnList,
-        Typed(&["rows_without_a_required_column_of_the_publications_column_list_are_sent_after_all"]),
+        Typed(&[
+            "rows_without_a_required_column_of_the_publications_column_list_are_sent_after_all",
+            "situation_first_slot_with_a_column_list",
+            "situation_first_slot_with_a_column_list_beside_other_tables",
+        ]),
     ),
     (Code::PublishedByPartition, Typed(&["situation_publication_of_partitions"])),
     (Code::AlteredWhileRunning, Typed(&["situation_publication_created_again_while_the_router_runs"])),
     (Code::TableMissing, Typed(&["situation_table_renamed", "situation_table_dropped"])),
-    (Code::TableNotLogged, Typed(&["situation_table_unlogged", "situation_table_unlogged_and_unpublished"])),
+    (
+        Code::TableNotLogged,
+        Typed(&[
+            "situation_table_unlogged",
+            "situation_table_unlogged_and_unpublished",
+            "situation_first_slot_of_an_unlogged_table",
+        ]),
+    ),
     (Code::ColumnUnusable, Decides(VALUE)),
     (Code::KafkaLogin, Decides(PASSWORDS)),
     (Code::KafkaRefused, Decides(SERVER)),

@@ -1,7 +1,7 @@
 //! Refusals because of the slot, or of the checkpoint for it.
 
 use super::{Arrive, Code, Scene};
-use crate::support::outbox::{Outbox, PUBLICATION, TABLE};
+use crate::support::outbox::{Outbox, PUBLICATION};
 use crate::support::place::succeeded;
 use crate::support::router::Router;
 use crate::support::shared;
@@ -18,14 +18,6 @@ async fn situation_database_not_prepared() {
     scene.written = 1;
     scene.count(Arrive::Once).await;
     router.stop().await;
-}
-
-#[tokio::test]
-async fn situation_slot_never_created() {
-    let outbox = Outbox::bare(shared::postgres()).await;
-    outbox.execute(&format!("{TABLE}; {PUBLICATION}")).await;
-    let mut scene = Scene::of(outbox);
-    scene.refused(Code::SlotMissing, 3, "If this router never had a slot of this name", Arrive::Once).await;
 }
 
 #[tokio::test]
@@ -163,7 +155,7 @@ async fn situation_slot_moved_by_somebody_else() {
 
 const NOTHING_MISSING: &str = "If Debezium read the slot since and sent its events, or this router ran with another `[delivery] \
      positions_topic` or none, nothing is missing. Then, or to go on without missing events";
-const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
+pub(crate) const FROM_TABLE: &str = "To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 const NO_BOOKMARK: &str = "There is no bookmark. To send missing events again that are still in the table; rows that are still in the slot are sent twice";
 
 /// One of the rows is of a transaction that began before everything that the router has delivered.
@@ -214,4 +206,85 @@ async fn situation_slot_and_publication_dropped() {
     succeeded(scene.settings.run_async(&["init"]).await, &[]);
     scene.writes(2).await;
     scene.refused(Code::SlotAhead, 3, NO_BOOKMARK, Arrive::AtLeastOnce).await;
+}
+
+/// Only the checkpoint of the former name shows that the table left the publication.
+#[tokio::test]
+async fn situation_name_changed() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("ALTER PUBLICATION outbox_router DROP TABLE outbox").await;
+    scene.writes(3).await;
+    scene.sql("ALTER PUBLICATION outbox_router ADD TABLE outbox").await;
+    scene.writes(2).await;
+    let (former, name) = (scene.settings.clone(), format!("{0}.{0}", scene.outbox.name));
+    scene.settings = former.clone().set("name", format!("renamed-{}", scene.outbox.name));
+    let ended = Router::start(&scene.settings).exits(3).await;
+    scene.keeps(&ended, Code::CheckpointLost);
+    ended.says(&[&format!("In the configuration set name = \"{name}\" as before, and start the router")]);
+    scene.settings = former.set("name", name);
+    scene.refused(Code::AlteredWhileAway, 3, "", Arrive::AtLeastOnce).await;
+}
+
+#[tokio::test]
+async fn situation_renamed() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.writes(2).await;
+    scene.settings = scene.settings.clone().set("name", format!("renamed-{}", scene.outbox.name));
+    let way = "To change the name if nothing is missing, or to go on without the events that may be missing";
+    scene.refused(Code::CheckpointLost, 3, way, Arrive::AtLeastOnce).await;
+}
+
+/// The name of the router follows the slot's.
+async fn scene_with_another_slot() -> Scene {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.writes(2).await;
+    scene.settings = scene.settings.clone().set("postgres.slot", format!("{}_other", scene.outbox.name));
+    succeeded(scene.settings.run_async(&["init"]).await, &[]);
+    scene.writes(1).await;
+    scene
+}
+
+#[tokio::test]
+async fn situation_slot_changed() {
+    let mut scene = scene_with_another_slot().await;
+    scene.refused(Code::AnotherSlot, 3, "If `[postgres] slot` was changed", Arrive::Once).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_other')").await;
+}
+
+#[tokio::test]
+async fn situation_slot_replaced() {
+    let mut scene = scene_with_another_slot().await;
+    scene.refused(Code::AnotherSlot, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_other')").await;
+}
+
+/// The slot has the name of the checkpoint no longer, and the table was not published for a time.
+#[tokio::test]
+async fn situation_slot_renamed_unpublished() {
+    let mut scene = Scene::new().await;
+    scene.delivered(2).await;
+    scene.sql("SELECT pg_copy_logical_replication_slot('SLOT', 'SLOT_other')").await;
+    scene.sql("ALTER PUBLICATION outbox_router DROP TABLE outbox").await;
+    scene.writes(3).await;
+    scene.sql("ALTER PUBLICATION outbox_router ADD TABLE outbox").await;
+    let (other, name) = (format!("{}_other", scene.outbox.name), format!("{0}.{0}", scene.outbox.name));
+    scene.settings = scene.settings.clone().set("postgres.slot", other).set("name", name);
+    scene.refused(Code::AnotherSlot, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
+    scene.sql("SELECT pg_drop_replication_slot('SLOT_other')").await;
+}
+
+/// The positions topic was deleted, and the slot was moved: nothing shows which events are missing.
+#[tokio::test]
+async fn situation_checkpoint_lost() {
+    let mut scene = Scene::new().await;
+    let topic = format!("positions-{}", scene.outbox.name);
+    scene.settings = scene.settings.clone().set("delivery.positions_topic", topic.as_str());
+    scene.delivered(2).await;
+    scene.kafka.delete_topic(&topic).await;
+    scene.writes(3).await;
+    scene.sql("SELECT pg_replication_slot_advance('SLOT', pg_current_wal_flush_lsn())").await;
+    scene.refused(Code::CheckpointLost, 3, FROM_TABLE, Arrive::AtLeastOnce).await;
 }

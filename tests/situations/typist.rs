@@ -23,6 +23,15 @@ struct Step {
     commands: Vec<String>,
 }
 
+impl Way {
+    /// Whether a step says this, or has a command with it.
+    pub(crate) fn has(&self, part: &str) -> bool {
+        self.steps.iter().any(|step| {
+            step.text.contains(part) || step.commands.iter().any(|command| command.contains(part))
+        })
+    }
+}
+
 /// The ways out of a message: names, steps and commands are told apart by their indentation. A single step has no number.
 pub(crate) fn ways(message: &str) -> Vec<Way> {
     let indented = |line: &str| line.len() - line.trim_start().len();
@@ -83,6 +92,11 @@ impl<'a> Typist<'a> {
         for step in &way.steps {
             self.types_step(step).await;
         }
+    }
+
+    /// The settings that the steps have led to.
+    pub(crate) fn configured(&self) -> Settings {
+        self.settings.clone()
     }
 
     /// The running router and the settings that the steps have led to.

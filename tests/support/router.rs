@@ -321,6 +321,11 @@ pub(crate) fn page(port: u16, path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
+/// Whether the router waits for a server, with or without a connection: a session may end meanwhile.
+pub(crate) fn waits(status: &serde_json::Value) -> bool {
+    status["state"] == "reconnecting" || status["state"] == "stalled"
+}
+
 impl Ended {
     /// Why the router ended, with the steps or, without an error, the last line. At debug level, threads may log after the error.
     pub(crate) fn message(&self) -> &str {

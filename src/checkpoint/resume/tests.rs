@@ -2,8 +2,8 @@
 
 use super::super::record::tests::sample_checkpoint;
 use super::*;
-use crate::checkpoint::{LogFingerprint, ResumeCheck};
-use crate::error::{Error, Remedy, Step};
+use crate::checkpoint::{LogFingerprint, LogMismatch, ResumeCheck, SlotRecord, StreamDefinition, System};
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::progress::{Landmark, Partial};
 use pg_logical::PgTimestamp;
 
@@ -58,6 +58,7 @@ impl Case {
             exactly_once: self.exactly_once,
             bookmark: self.bookmark,
             rows: Some(&rows),
+            run: "outbox-router run",
         };
         decide(self.checkpoint.as_ref(), &found, accepted.map(Lsn))
     }
@@ -102,33 +103,124 @@ fn a_slot_that_may_not_be_new_is_not_read_without_a_position() {
 }
 
 #[test]
-fn at_least_once_a_lost_checkpoint_is_noticed_and_any_other_slot_is_read() {
+fn at_least_once_a_slot_that_no_router_has_read_needs_no_checkpoint() {
     let case = |record| Case { checkpoint: None, record: Some(record), exactly_once: false, ..Case::new() };
     let record = SlotRecord { created_at: Some(Lsn(0x700)), usable: true, ..SlotRecord::default() };
-    let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..record.clone() };
-    let gap = case(read_by("shop")).decided(None).unwrap_err();
-    assert!(gap.what.contains("this router has read it") && gap.resume_at == Lsn(0x800), "{gap:?}");
-    assert_eq!(case(read_by("shop")).decided(Some(0x800)), Ok(Start::Accepted(at(0x800))));
-    for other in [read_by("billing"), record.clone(), SlotRecord::default()] {
-        assert_eq!(case(other).decided(None), Ok(Start::First(at(0x800))));
+    for record in [record.clone(), SlotRecord { created_at: None, ..record }, SlotRecord::default()] {
+        assert_eq!(case(record).decided(None), Ok(Start::First(at(0x800))));
     }
-    // another name is no conflict in this mode
-    let renamed = Case { record: Some(read_by("billing")), exactly_once: false, ..Case::new() };
-    assert_eq!(renamed.decided(None), Ok(Start::Resumed(at(0x1000))));
+}
+
+/// A checkpoint that is lost, or stored under another name, would have shown that the slot was moved or the publication altered.
+#[test]
+fn a_position_that_was_read_under_another_name_is_a_conflict_in_both_modes() {
+    let new = SlotRecord { created_at: Some(Lsn(0x800)), usable: true, ..SlotRecord::default() };
+    let read_by = |name: &str| SlotRecord { router: Some(name.into()), ..new.clone() };
+    let beside = |record: &SlotRecord, slot: &str, router: &str| SlotRecord {
+        others: vec![(slot.into(), router.into())],
+        ..record.clone()
+    };
+    let by_hand = SlotRecord { created_at: None, ..new.clone() };
+    let former = "In the configuration set name = \"db.former\", and under `[postgres]` slot = \"former\"";
+    for exactly_once in [false, true] {
+        for (record, code, words) in [
+            (read_by("shop"), ErrorCode::CheckpointLost, "this router has read it"),
+            (read_by("billing"), ErrorCode::CheckpointLost, "set name = \"billing\" as before"),
+            (read_by("billing/1"), ErrorCode::CheckpointLost, "set name = \"billing\" as before"),
+            (beside(&new, "former", "db.former"), ErrorCode::AnotherSlot, former),
+            (beside(&new, "former_0_of_2", "db.former/0"), ErrorCode::AnotherSlot, "`name`, and under"),
+            (beside(&new, "former", "shop"), ErrorCode::AnotherSlot, "(read by shop)"),
+        ] {
+            let case = Case { checkpoint: None, record: Some(record), exactly_once, ..Case::new() };
+            let conflict = case.decided(None).unwrap_err();
+            assert_eq!((conflict.code, conflict.events.effect), (code, Effect::Lost), "{conflict:?}");
+            let refusal = conflict.refusal(None).to_string();
+            for words in [words, "published for a time", "--accept-gap 0/800"] {
+                assert!(refusal.contains(words), "{words}: {refusal}");
+            }
+            assert!(
+                ["outbox-router run`", "Save all rows"].iter().any(|words| refusal.contains(words)),
+                "the rows are kept: {refusal}"
+            );
+            assert_eq!(case.decided(Some(0x800)), Ok(Start::Accepted(at(0x800))));
+        }
+        // the shards of one router, and none
+        for record in [beside(&new, "former_1_of_2", "shop/1"), new.clone()] {
+            let case = Case { checkpoint: None, record: Some(record), exactly_once, ..Case::new() };
+            assert_eq!(case.decided(None), Ok(Start::First(at(0x800))));
+        }
+    }
+    let case = Case {
+        checkpoint: None,
+        record: Some(beside(&by_hand, "former", "db.former")),
+        exactly_once: false,
+        ..Case::new()
+    };
+    assert_eq!(
+        case.decided(None).unwrap_err().code,
+        ErrorCode::AnotherSlot,
+        "a slot that was created by hand"
+    );
+}
+
+/// The slots of two databases have nothing to do with each other.
+#[test]
+fn rows_that_were_not_published_are_missed_in_another_slot_of_the_database() {
+    let altered =
+        StreamDefinition { publication: Some("16400/800".into()), ..sample_checkpoint().definition };
+    let elsewhere =
+        StreamDefinition { tables: [("public.outbox".into(), "9 1/2; ".into())].into(), ..altered.clone() };
+    for (definition, confirmed, effect, words) in [
+        (altered.clone(), 0x800, Effect::Lost, "while the table was not published"),
+        (altered, 0x1400, Effect::Lost, "published, and those committed between 0/1000 and 0/1400"),
+        (elsewhere, 0x800, Effect::Doubled, "none is missing"),
+        (sample_checkpoint().definition, 0x800, Effect::Doubled, "none is missing"),
+    ] {
+        let case = Case { slot: "other", definition, confirmed, ..Case::new() };
+        let conflict = case.decided(None).unwrap_err();
+        assert_eq!((conflict.code, conflict.events.effect), (ErrorCode::AnotherSlot, effect), "{conflict:?}");
+        assert!(conflict.events.which.contains(words), "{conflict:?}");
+        assert_eq!(conflict.remedy.to_string().contains("Save all rows"), effect == Effect::Lost);
+        assert_eq!(conflict.what.contains("publication"), effect == Effect::Lost, "{conflict:?}");
+    }
+}
+
+/// The slot of a server that was restored from a backup is created after the restore.
+#[test]
+fn a_new_slot_on_a_restored_server_lacks_what_was_committed_before_it() {
+    let new = SlotRecord { created_at: Some(Lsn(0x800)), usable: true, ..SlotRecord::default() };
+    let read = SlotRecord { router: Some("shop".into()), ..new.clone() };
+    let position = sample_checkpoint().position;
+    let landmark = |xid| Landmark { final_lsn: Lsn(0xF00), xid, commit_time: PgTimestamp(0) };
+    let mut look =
+        ResumeCheck::new(LogFingerprint::Landmark(landmark(742)), position, Lsn(0x800), None).unwrap();
+    let log_mismatch = look.change(landmark(741)).err();
+    for (record, effect) in [(new, Effect::Lost), (read, Effect::Doubled)] {
+        for case in [
+            Case { flush: 0xF00, record: Some(record.clone()), ..Case::new() },
+            Case { log_mismatch, record: Some(record.clone()), ..Case::new() },
+        ] {
+            let conflict = case.decided(None).unwrap_err();
+            assert_eq!(conflict.events.effect, effect, "{conflict:?}");
+            assert_eq!(conflict.remedy.to_string().contains("Save all rows"), effect == Effect::Lost);
+        }
+    }
 }
 
 #[test]
 fn what_another_router_has_read_since_is_not_sent_again() {
     let record = |name: &str| Some(SlotRecord { router: Some(name.into()), ..SlotRecord::default() });
-    let mut case = Case { record: record("billing"), ..Case::new() };
-    let gap = case.decided(None).unwrap_err();
-    assert!(
-        gap.what.contains("the router billing has read the slot") && gap.resume_at == Lsn(0x1000),
-        "{gap:?}"
-    );
-    assert_eq!(case.decided(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
-    case.record = record("shop");
-    assert_eq!(case.decided(None), Ok(Start::Resumed(at(0x1000))));
+    for exactly_once in [false, true] {
+        let mut case = Case { record: record("billing"), exactly_once, ..Case::new() };
+        let gap = case.decided(None).unwrap_err();
+        assert!(
+            gap.what.contains("the router billing has read the slot") && gap.resume_at == Lsn(0x1000),
+            "{gap:?}"
+        );
+        assert_eq!(case.decided(Some(0x1000)), Ok(Start::Accepted(at(0x1000))));
+        case.record = record("shop");
+        assert_eq!(case.decided(None), Ok(Start::Resumed(at(0x1000))));
+    }
 }
 
 #[test]
@@ -260,14 +352,17 @@ fn unpublished_rows_are_left_to_the_start_after_a_reset() {
     }
 }
 
-/// The publication differs too, which does not count for another slot.
+/// The publication differs too, which does not count for another database.
 #[test]
-fn the_catalogues_are_not_compared_with_those_of_another_slot() {
-    let altered =
-        StreamDefinition { publication: Some("16400/800".into()), ..sample_checkpoint().definition };
+fn the_catalogues_are_not_compared_with_those_of_another_database() {
+    let elsewhere = StreamDefinition {
+        publication: Some("16400/800".into()),
+        tables: [("public.outbox".into(), "9 1/2; ".into())].into(),
+        ..sample_checkpoint().definition
+    };
     for case in [
-        Case { slot: "other", definition: altered.clone(), ..Case::new() },
-        Case { identifier: "9", definition: altered.clone(), ..Case::new() },
+        Case { slot: "other", definition: elsewhere.clone(), ..Case::new() },
+        Case { identifier: "9", definition: elsewhere.clone(), ..Case::new() },
     ] {
         let gap = case.decided(None).unwrap_err();
         assert!(!gap.what.contains("publication"), "{gap:?}");

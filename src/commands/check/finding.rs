@@ -142,6 +142,13 @@ impl Findings {
         });
     }
 
+    /// Corrects what the errors mean for events if the router has no slot: nothing waits in the log for it.
+    pub(super) fn without_slot(&mut self) {
+        for finding in &mut self.0 {
+            finding.events = finding.events.take().map(Events::without_slot);
+        }
+    }
+
     /// Adds a failure as a finding. A transient failure has no remedy of its own, and gets `remedy`.
     pub(super) fn failure(&mut self, check: &'static str, failure: Error, remedy: &str) {
         let refusal = match failure {

@@ -70,6 +70,9 @@ pub async fn check(loaded: &Loaded, args: &CheckArgs, env: &Environment) -> Resu
     if args.end_to_end {
         end_to_end::check(config, args, env, &mut findings).await;
     }
+    if outbox.is_some() && router_states.is_empty() && config.polling.is_none() {
+        findings.without_slot();
+    }
     report::print(&findings.0, args.json)?;
     Ok(if findings.has_error() { Completion::ProblemsFound } else { Completion::Success })
 }

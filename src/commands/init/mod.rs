@@ -76,7 +76,10 @@ pub async fn init(config: &Config, args: &InitArgs, env: &Environment) -> Result
     };
     let outbox = Outbox::of(config, Router::of(config).extra_columns());
     let mut init = Init::connect(config, conninfo, args).await?;
-    let performed = init.perform(&outbox).await;
+    let mut performed = init.perform(&outbox).await;
+    if init.slot_missing {
+        performed = performed.map_err(Error::without_slot);
+    }
     if performed.is_err() {
         init.maker.log_report();
     }
@@ -126,6 +129,8 @@ struct Init<'a> {
     /// How the router will connect.
     router: ConnInfo,
     maker: Maker,
+    /// Whether a slot did not exist when this began.
+    slot_missing: bool,
 }
 
 impl<'a> Init<'a> {
@@ -136,7 +141,7 @@ impl<'a> Init<'a> {
             role.clone_into(&mut router.user);
         }
         let maker = Maker::connect(conninfo, Some(router.clone()), args.json).await?;
-        Ok(Init { config, args, role, router, maker })
+        Ok(Init { config, args, role, router, maker, slot_missing: false })
     }
 
     async fn perform(&mut self, outbox: &Outbox) -> Result<(), Error> {
@@ -144,7 +149,9 @@ impl<'a> Init<'a> {
         self.maker.take_lock().await?;
         let config = self.config;
         let shards = if config.polling.is_none() { config.every_shard() } else { Vec::new() };
-        let server = slot::preconditions(&mut self.maker.session, &shards, &self.router).await?;
+        let preconditions = slot::preconditions(&mut self.maker.session, &shards, &self.router);
+        let (server, slot_missing) = preconditions.await?;
+        self.slot_missing = slot_missing;
         self.maker.make(&object::router_schema()).await?;
         router_schema::MIGRATIONS.apply(&mut self.maker).await?;
         self.maker.make_all(&object::outbox_schemas(config)).await?;

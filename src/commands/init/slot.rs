@@ -24,13 +24,13 @@ use crate::postgres::{administrator, cluster_manager};
 /// How long cancelling the creation of the slot may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks what every slot needs, before anything is created; without shards, none is. Returns the server's version and settings. `router`: how the router
-/// will connect.
+/// Checks what every slot needs, before anything is created; without shards, none is. Returns the server's version and settings, and whether a
+/// slot is missing. `router`: how the router will connect.
 pub(super) async fn preconditions(
     session: &mut Session,
     shards: &[Config],
     router: &ConnInfo,
-) -> Result<Server, Error> {
+) -> Result<(Server, bool), Error> {
     let server = Server::query(session).await?;
     if let Some(what) = server.too_old() {
         return Err(Error::refused(ErrorCode::ServerUnsuitable, what, "Upgrade the server"));
@@ -61,12 +61,12 @@ pub(super) async fn preconditions(
         return Err(no_free_slot(&used.to_string(), &max.to_string(), missing));
     }
     if missing > 0 {
-        check_may_create(session, router).await?;
+        check_may_create(session, router).await.map_err(Error::without_slot)?;
         if let Some((what, remedy)) = cluster_manager::that_drops_slots(session).await? {
             tracing::warn!(remedy, "{what}");
         }
     }
-    Ok(server)
+    Ok((server, missing > 0))
 }
 
 /// Whether the role may create a slot. Managed services have roles of their own for this, so with one of those only the attempt

@@ -143,7 +143,10 @@ fn lines(report: &StatusReport) -> Vec<(&'static str, String)> {
 
 /// When Postgres last answered, if the router is not connected to it now.
 fn as_of(report: &StatusReport) -> String {
-    let connected = matches!(report.state, StateKind::Active | StateKind::Waiting | StateKind::Stopping);
+    let connected = matches!(
+        report.state,
+        StateKind::Active | StateKind::Stalled | StateKind::Waiting | StateKind::Stopping
+    );
     match &report.slot.at {
         Some(at) if !connected => format!(", as of {at}"),
         _ => String::new(),
@@ -252,9 +255,11 @@ fn topics(topics: &[TopicReport], style: &TableStyle) -> Table {
 fn colour(state: StateKind) -> Color {
     match state {
         StateKind::Active | StateKind::Waiting | StateKind::Ended => Color::Green,
-        StateKind::Starting | StateKind::Connecting | StateKind::Reconnecting | StateKind::Stopping => {
-            Color::Yellow
-        }
+        StateKind::Starting
+        | StateKind::Connecting
+        | StateKind::Reconnecting
+        | StateKind::Stalled
+        | StateKind::Stopping => Color::Yellow,
         StateKind::Refused => Color::Red,
     }
 }

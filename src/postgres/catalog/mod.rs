@@ -4,6 +4,7 @@
 //! in ordinary ones, so all values are read as text.
 
 mod columns;
+mod first_slot;
 mod own_publication;
 mod publication;
 mod recovery_steps;
@@ -34,6 +35,7 @@ use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_command;
 use crate::postgres::open_transaction::OpenTransaction;
+use crate::postgres::slot_record;
 
 /// The state of the catalogues at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Catalog {
     pub tables: Vec<Option<Table>>,
     /// What is known of their names, even if only the slot was queried.
     pub named: Vec<Named>,
+    /// Whether a router may have read a slot of this name, if there is none.
+    pub slot_was_read: bool,
     /// Whether the session has the router's own role, and that is a superuser, which may create and grant everything.
     pub superuser: bool,
     /// If the slot is lost: the open transaction that may be the cause.
@@ -87,6 +91,9 @@ impl Catalog {
         })?;
         if let Some(xmin) = catalog.slot.as_ref().and_then(lost_since) {
             catalog.held_by = OpenTransaction::since(session, xmin).await?;
+        }
+        if catalog.slot.is_none() {
+            catalog.slot_was_read = slot_record::may_have_been_read(session, &postgres.slot).await?;
         }
         Ok(catalog)
     }
@@ -166,7 +173,7 @@ impl Catalog {
 
     /// The same while the router runs. The catalogues do not have its position.
     pub fn resume_after_alteration(&self, source: OutboxSource<'_>) -> Remedy {
-        recovery_steps::resume_after_alteration(self, source)
+        recovery_steps::resume_after_alteration(self, source, Remedy::default())
     }
 
     /// How the router gets a publication of its own while the present one still delivers events.

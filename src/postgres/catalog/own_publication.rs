@@ -6,9 +6,10 @@ use pg_logical::quoting::{literal, with_suffix};
 
 use super::Catalog;
 use super::columns::Columns;
+use super::first_slot;
 use super::recovery_sql::{self, Recovery, Until};
 use crate::config::OutboxSource;
-use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step, UNRETAINED};
 use crate::outbox::Outbox;
 use crate::postgres::slot_functions;
 use crate::shards;
@@ -59,6 +60,26 @@ pub(super) fn own_publication_with_rows(catalog: &Catalog, source: OutboxSource<
     ]
 }
 
+/// The ways to a publication of the router's own, and what they mean for events: `None` if that is what the code says.
+pub(super) fn own_publication_remedy(
+    catalog: &Catalog,
+    source: OutboxSource<'_>,
+) -> (Remedy, Option<(Effect, &'static str)>) {
+    match catalog.slot {
+        Some(_) => (Remedy::steps(own_publication_with_rows(catalog, source)), None),
+        None => (create_with_own_publication(catalog, source), Some((Effect::Lost, UNRETAINED))),
+    }
+}
+
+/// The ways to it while there is no slot.
+fn create_with_own_publication(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
+    let (publication, _) = own_names(source);
+    let text = format!(
+        "In the configuration set, under `[postgres]`, publication = \"{publication}\". Create it and the slot, and start the router"
+    );
+    first_slot::create(catalog, source, &text, &Remedy::default())
+}
+
 /// Refuses a column list that leaves out columns which the router needs: it could read no row.
 ///
 /// # Errors
@@ -72,7 +93,8 @@ pub fn check_column_lists(
     for table in columns {
         let needed = table.needed_of_left_out(outbox);
         if !needed.is_empty() {
-            return Err(Error::refused(
+            let (remedy, meaning) = own_publication_remedy(catalog, source);
+            let refused = Error::refused(
                 ErrorCode::ColumnList,
                 format!(
                     "the column list of the publication {} leaves out {}, which the router needs of the table {}",
@@ -80,8 +102,12 @@ pub fn check_column_lists(
                     needed.join(" and "),
                     table.table
                 ),
-                Remedy::steps(own_publication_with_rows(catalog, source)),
-            ));
+                remedy,
+            );
+            return Err(match meaning {
+                Some((effect, which)) => refused.meaning(effect, which),
+                None => refused,
+            });
         }
     }
     Ok(())

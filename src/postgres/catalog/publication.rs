@@ -3,12 +3,13 @@
 use pg_logical::quoting;
 use pg_logical::quoting::{literal, with_suffix};
 
-use super::own_publication::own_publication_with_rows;
+use super::first_slot;
+use super::own_publication::own_publication_remedy;
 use super::recovery_steps::{log_table, resume_after_alteration, unlogged};
 use super::table::Table;
 use super::{Catalog, Missing, Unreadable, Values, flag};
 use crate::config::{OutboxSource, Postgres, TableName};
-use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Remedy, Step, UNRETAINED};
 use crate::postgres::row_filter::with_filtered_tables;
 
 /// One row of `pg_publication`.
@@ -81,18 +82,25 @@ impl Publication {
 
 pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missing) -> Result<(), Error> {
     fault(catalog, source).map_err(|Fault { code, what, remedy, rows }| {
-        let beside_others =
-            catalog.is_shared() && source.shard.is_none() && matches!(rows, Rows::Unpublished);
+        let unpublished = matches!(rows, Rows::Unpublished);
+        let beside_others = catalog.is_shared() && source.shard.is_none() && unpublished;
         // without checkpoints, the next start finds nothing altered
         let next_start_finds_rows = missing == Missing::AtStart && source.checkpoints;
-        let remedy = if beside_others {
-            Remedy::steps(own_publication_with_rows(catalog, source))
+        let (remedy, meaning) = if beside_others {
+            let (remedy, meaning) = own_publication_remedy(catalog, source);
+            (remedy, Some(meaning.unwrap_or((Effect::Late, OWN_PUBLICATION_SENDS))))
+        } else if catalog.slot.is_none() {
+            let remedy = if unpublished {
+                first_slot::create(catalog, source, "Publish the table, and create the slot", &remedy)
+            } else {
+                remedy
+            };
+            let nothing_written = code == ErrorCode::TableMissing;
+            (remedy, Some(if nothing_written { (Effect::None, "") } else { (Effect::Lost, UNRETAINED) }))
         } else if next_start_finds_rows || matches!(rows, Rows::Unlogged) {
-            remedy
+            (remedy, None)
         } else {
-            let find = resume_after_alteration(catalog, source);
-            // at most three steps
-            if source.checkpoints { remedy.then_all(find) } else { find.preceded_by(remedy) }
+            (resume_after_alteration(catalog, source, remedy), None)
         };
         let remedy = match (code, missing) {
             (ErrorCode::PublicationWithoutTable, Missing::AtStart) => correct_names_or(remedy),
@@ -100,15 +108,14 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missin
             _ => remedy,
         };
         let refusal = missing.refusal(code, what, remedy);
-        match beside_others {
-            true => refusal.meaning(
-                Effect::Late,
-                "those that are not published are in the log, and the steps send them",
-            ),
-            false => refusal,
+        match meaning {
+            Some((effect, which)) => refusal.meaning(effect, which),
+            None => refusal,
         }
     })
 }
+
+const OWN_PUBLICATION_SENDS: &str = "those that are not published are in the log, and the steps send them";
 
 fn correct_names_or(remedy: Remedy) -> Remedy {
     let correct = Step::new("Correct it in the configuration");
@@ -353,7 +360,8 @@ mod tests {
     }
 
     fn catalog(publication: Option<Publication>, tables: Vec<Option<Table>>) -> Catalog {
-        Catalog { publication, tables, superuser: true, ..Catalog::default() }
+        let slot = Some(crate::postgres::catalog::slot::tests::slot());
+        Catalog { slot, publication, tables, superuser: true, ..Catalog::default() }
     }
 
     /// Judges the second of two tables, the first of which is faultless.

@@ -3,23 +3,29 @@
 use pg_logical::{Lsn, quoting};
 
 use super::Catalog;
+use super::first_slot;
 use super::recovery_sql::{self, Recovery, Until};
 use super::table::Table;
 use crate::config::{OutboxSource, TableName};
 use crate::error::{Remedy, Step};
 use crate::shards;
 
-/// What to do after an alteration while the router ran. Its position may be later than the slot's, so a start gives the
-/// statements if it stops there.
-pub(super) fn resume_after_alteration(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
+/// What to do after an alteration while the router ran, once the commands of `fix` are typed. Its position may be later than the slot's, so a
+/// start gives the statements if it stops there.
+pub(super) fn resume_after_alteration(catalog: &Catalog, source: OutboxSource<'_>, fix: Remedy) -> Remedy {
+    let run = format!("outbox-router run{}", shards::argument(source.shard));
     if !source.checkpoints {
-        return recovery_steps(catalog, source, catalog.confirmed());
+        // at most three steps
+        let start = Remedy::steps([Step::new("Start the router").typing(run)]);
+        return recovery_steps(catalog, source, catalog.confirmed())
+            .preceded_by(fix.clone())
+            .and("To go on without the rows that were not published", start.preceded_by(fix));
     }
-    Remedy::steps([Step::new(format!(
+    fix.then_all(Remedy::steps([Step::new(format!(
         "{}Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
         why_altered(&catalog.tables)
     ))
-    .typing(format!("outbox-router run{}", shards::argument(source.shard)))])
+    .typing(run)]))
 }
 
 /// The steps that send rows which were written while no publication published them. The router has delivered up to `position`.
@@ -47,8 +53,8 @@ pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, positi
         ).trim_end().trim_end_matches('.'))
         .sql(show),
         Step::new(format!(
-            "Run the `slot advance` command of step 1. The events that it counts as never sent are the saved ones: the router goes on \
-             after them. Start it, and insert them again{}",
+            "Run the `slot advance` command of step 1: the router goes on after the saved rows. That command sees events only as far as the \
+             publication has them, so it may count none, or not all. Start the router, and insert the saved rows again{}",
             recovery_sql::REPLACED
         ))
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
@@ -71,6 +77,8 @@ pub fn unlogged(table: &TableName) -> String {
     format!("the outbox table {table} is unlogged, so its rows are not in the write-ahead log")
 }
 
+const ORDINARY: &str = "Make it an ordinary table, which rewrites the table and locks it meanwhile";
+
 /// How a table becomes an ordinary one, and how the rows that were written before are sent. `then` is typed once it is one, before the
 /// rows are saved.
 pub fn log_table(
@@ -79,21 +87,31 @@ pub fn log_table(
     table: &TableName,
     then: Option<&str>,
 ) -> Remedy {
-    let mut alter = Step::new(
-        "Make it an ordinary table, which rewrites the table and locks it meanwhile. At once, as an administrator, save all of its rows: \
-         those written while it was unlogged are nowhere else",
-    )
-    .sql(format!("ALTER TABLE {} SET LOGGED", table.in_sql()));
-    // a publication of all tables publishes it again by itself
-    if catalog.publication.as_ref().is_some_and(|publication| !publication.shared) && source.shard.is_none() {
-        alter = alter.sql(format!(
+    let alter = |text: &str| {
+        let alter = Step::new(text).sql(format!("ALTER TABLE {} SET LOGGED", table.in_sql()));
+        // a publication of all tables publishes it again by itself
+        if catalog.publication.as_ref().is_none_or(|publication| publication.shared) || source.shard.is_some()
+        {
+            return alter;
+        }
+        alter.sql(format!(
             "ALTER PUBLICATION {} ADD TABLE {}",
             quoting::identifier(&source.postgres.publication),
             table.in_sql()
-        ));
+        ))
+    };
+    if catalog.slot.is_none() {
+        let text = format!("{ORDINARY}, and create the slot");
+        return first_slot::create(catalog, source, &text, &Remedy::steps([alter("")]));
     }
+    let mut save = alter(&format!(
+        "{ORDINARY}. At once, as an administrator, save all of its rows: those written while it was unlogged are nowhere else"
+    ));
+    let mut go_on = alter(&format!("{ORDINARY}. Start the router"));
     if let Some(then) = then {
-        alter = alter.typing(then);
+        (save, go_on) = (save.typing(then), go_on.typing(then));
     }
-    Remedy::steps(recovery_sql::send_from_table(source, &catalog.named, None, alter, "").unwrap_or_default())
+    let run = format!("outbox-router run{}", shards::argument(source.shard));
+    Remedy::steps(recovery_sql::send_from_table(source, &catalog.named, None, save, "").unwrap_or_default())
+        .or("To go on without the rows that were written while it was unlogged", [go_on.typing(run)])
 }

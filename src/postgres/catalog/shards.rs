@@ -7,6 +7,9 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 use pg_logical::session::Session;
 
+use super::first_slot;
+use super::own_publication::own_publication_remedy;
+use super::recovery_steps::resume_after_alteration;
 use super::{Catalog, Missing, Table};
 use crate::config::{OutboxSource, TableName};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
@@ -178,20 +181,26 @@ fn error_of_fault(
     shard: Shard,
     missing: Missing,
 ) -> Error {
-    let steps = if catalog.is_shared() {
-        catalog.own_publication_with_rows(source)
+    if catalog.is_shared() {
+        let (remedy, _) = own_publication_remedy(catalog, source);
+        return missing.refusal(ErrorCode::ShardFilter, fault, remedy);
+    }
+    let outbox = source.outbox;
+    let begins =
+        format!("ALTER PUBLICATION {} SET TABLE ", quoting::identifier(&source.postgres.publication));
+    let filters = with_filtered_tables(&begins, &outbox.tables, &outbox.columns.aggregate_id, shard, "", " ");
+    let fix = Remedy::steps([Step::new("Stop all routers, and correct the row filters").sql(filters)]);
+    let remedy = if catalog.slot.is_none() {
+        first_slot::create(catalog, source, "Correct the row filters, and create the slots", &fix)
+    } else if source.checkpoints {
+        let start = Step::new(
+            "Start the router: if it has delivered before, it stops with OBR-3109, and prints the steps that send what was left out",
+        );
+        fix.then(start.typing(format!("outbox-router run{}", shards::argument(Some(shard)))))
     } else {
-        let outbox = source.outbox;
-        let begins =
-            format!("ALTER PUBLICATION {} SET TABLE ", quoting::identifier(&source.postgres.publication));
-        vec![
-            Step::new("Stop all routers, and correct the row filters")
-                .sql(with_filtered_tables(&begins, &outbox.tables, &outbox.columns.aggregate_id, shard, "", " ")),
-            Step::new("Start the router: if it has delivered before, it stops with OBR-3109, and prints the steps that send what was left out")
-                .typing(format!("outbox-router run{}", shards::argument(Some(shard)))),
-        ]
+        resume_after_alteration(catalog, source, fix)
     };
-    missing.refusal(ErrorCode::ShardFilter, fault, Remedy::steps(steps))
+    missing.refusal(ErrorCode::ShardFilter, fault, remedy)
 }
 
 /// The slots for another number of shards: those with the name of the router's slot without shards, `base`, or of a shard,

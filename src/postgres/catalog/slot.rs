@@ -5,11 +5,12 @@ use pg_logical::QueryError;
 use pg_logical::quoting::with_suffix;
 use pg_logical::session::Session;
 
+use super::first_slot;
 use super::own_publication::own_slot;
 use super::recovery_sql;
 use super::{Catalog, Unreadable, Values, flag, parsed};
 use crate::config::{OutboxSource, Postgres};
-use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
+use crate::error::{Effect, Error, ErrorCode, Peer, Remedy, Step, UNRETAINED};
 use crate::postgres::{slot_functions, slot_invalidation, standby_slots};
 use crate::shards;
 
@@ -156,32 +157,38 @@ pub(super) fn check_on_standby(slot: Option<&Slot>, postgres: &Postgres) -> Resu
 pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>) -> Result<(), Error> {
     let name = &source.postgres.slot;
     let Some(slot) = &catalog.slot else {
-        return Err(Error::not_safe(
-            ErrorCode::SlotMissing,
-            format!("the replication slot {name} does not exist"),
-            missing(catalog, source),
-        ));
+        let what = format!("the replication slot {name} does not exist");
+        if !catalog.slot_was_read {
+            let text = "Create it, unless the router had a slot of another name: then set that as `[postgres] slot` again";
+            let create = first_slot::create(catalog, source, text, &Remedy::default());
+            return Err(
+                Error::not_safe(ErrorCode::SlotMissing, what, create).meaning(Effect::Lost, UNRETAINED)
+            );
+        }
+        return Err(Error::not_safe(ErrorCode::SlotMissing, what, missing(catalog, source)));
     };
     if slot.plugin.as_deref() != Some("pgoutput") {
         // before `init` there are no rows to save
         let saved = catalog.tables.iter().any(Option::is_some);
         let steps = saved.then(|| without_slot(catalog, source, Former::Foreign)).flatten();
-        let steps = steps.unwrap_or_else(|| {
-            vec![
-                Step::new(format!(
-                    "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
-                    own_slot(source)
-                ))
-                .typing(catalog.init(source)),
-            ]
-        });
+        let create = Step::new(format!(
+            "In the configuration set, under `[postgres]`, slot = \"{}\", and create that slot",
+            own_slot(source)
+        ))
+        .typing(catalog.init(source));
+        let remedy = match steps {
+            Some(steps) => {
+                Remedy::steps(steps).or("To go on without the rows that are in the table", [create])
+            }
+            None => Remedy::steps([create]),
+        };
         return Err(Error::not_safe(
             ErrorCode::SlotOfAnotherPlugin,
             match &slot.plugin {
                 Some(plugin) => format!("the replication slot {name} uses the plugin {plugin}, not pgoutput"),
                 None => format!("the replication slot {name} is a physical slot"),
             },
-            Remedy::steps(steps),
+            remedy,
         ));
     }
     slot.check_database(name)?;
@@ -253,7 +260,7 @@ fn missing(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
         .typing(format!("outbox-router slot reset --to NAME{shard}")),
     ];
     Remedy::default()
-        .or("If this router never had a slot of this name", [look, create])
+        .or("If this router never had a slot of this name, or to go on without its events", [look, create])
         .or("If it was dropped, or did not survive a failover, and there is a bookmark", go_back)
         .or("If it was dropped, and there is no bookmark", steps)
 }
@@ -281,23 +288,33 @@ fn lost(slot: &Slot, catalog: &Catalog, source: OutboxSource<'_>) -> Error {
     let what = format!(
         "Postgres has invalidated the replication slot {name} ({reason}); it was confirmed up to {confirmed}"
     );
-    let drop = slot_functions::drop(name);
+    let (drop, run) =
+        (slot_functions::drop(name), format!("outbox-router run{}", shards::argument(source.shard)));
     let steps = without_slot(catalog, source, Former::Invalidated { catalog_xmin: slot.catalog_xmin }).unwrap_or_else(|| {
         vec![
             Step::new(
                 "The events are in no table: the applications have to write them again. Replace the slot, and start the router, which says \
                  how it goes on",
             )
-            .sql(drop)
+            .sql(drop.clone())
             .typing(catalog.init(source))
-            .typing(format!("outbox-router run{}", shards::argument(source.shard))),
+            .typing(run.clone()),
         ]
     });
+    let go_on = Step::new(
+        "Drop the invalidated slot, create a new one, and start the router. If it stops and prints an --accept-gap command, run that",
+    )
+    .sql(drop)
+    .typing(catalog.init(source))
+    .typing(run);
     let open = catalog.held_by.as_ref().map(|open| {
         Step::new(format!("Leave no transaction open: {open}, makes slots retain log. {}", open.remedy))
     });
     let prevent = open.into_iter().chain([Step::new(prevention)]);
-    Error::not_safe(ErrorCode::SlotLost, what, Remedy::steps(steps).or("To prevent this in future", prevent))
+    let remedy = Remedy::steps(steps)
+        .or("To go on without the events that may be missing", [go_on])
+        .or("To prevent this in future", prevent);
+    Error::not_safe(ErrorCode::SlotLost, what, remedy)
 }
 
 /// The slot that a new one replaces.

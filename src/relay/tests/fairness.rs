@@ -28,11 +28,13 @@ const TOO_MANY: u32 = 10_000;
 struct Idle {
     /// Whether it has something to do at each poll.
     busy: bool,
+    /// What the source says.
+    stalled: Option<Stalled>,
     /// How often this port and the other one were polled.
     this: Rc<Cell<u32>>,
     other: Rc<Cell<u32>>,
     /// The health of a sink, after so many polls.
-    health: fn(u32) -> Health,
+    health: Rc<dyn Fn(u32) -> Health>,
 }
 
 impl Idle {
@@ -80,7 +82,7 @@ impl Source for Idle {
     }
 
     fn health(&self) -> Option<Stalled> {
-        None
+        self.stalled.clone()
     }
 
     fn is_log_verified(&self) -> bool {
@@ -140,12 +142,20 @@ impl Sink for Idle {
     }
 }
 
-/// Runs a session in which one of the ports is busy. Returns how it ended, and what was shown.
-fn run(sink_is_busy: bool, health: fn(u32) -> Health) -> (Outcome, Monitor) {
+/// Runs a session in which one of the ports is busy, and whose ports say this of themselves. Returns how it ended, and what was shown.
+fn run(
+    sink_is_busy: bool,
+    health: impl Fn(u32) -> Health + 'static,
+    stalled: Option<Stalled>,
+) -> (Outcome, Monitor) {
     let fixture = Fixture::new();
     let (one, other) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let source = Idle { busy: !sink_is_busy, this: Rc::clone(&one), other: Rc::clone(&other), health };
-    let sink = Idle { busy: sink_is_busy, this: other, other: one, health };
+    let health: Rc<dyn Fn(u32) -> Health> = Rc::new(health);
+    let port = |busy, this: &Rc<Cell<u32>>, other: &Rc<Cell<u32>>| {
+        let (this, other) = (Rc::clone(this), Rc::clone(other));
+        Idle { busy, health: Rc::clone(&health), stalled: stalled.clone(), this, other }
+    };
+    let (source, sink) = (port(!sink_is_busy, &one, &other), port(sink_is_busy, &other, &one));
     let (outbox, router) = fixture.parts();
     let on_update = fixture.config.outbox.on_update;
     let monitor = Monitor::new("fairness");
@@ -166,17 +176,40 @@ fn run(sink_is_busy: bool, health: fn(u32) -> Health) -> (Outcome, Monitor) {
 #[test]
 fn neither_port_is_starved_by_the_other() {
     for sink_is_busy in [true, false] {
-        let (Outcome::Failed(error), _) = run(sink_is_busy, |_| Health::Flowing) else { panic!("no error") };
+        let (Outcome::Failed(error), _) = run(sink_is_busy, |_| Health::Flowing, None) else {
+            panic!("no error")
+        };
         assert!(error.to_string().contains("both were served"), "{error}, sink busy: {sink_is_busy}");
     }
 }
 
+/// A state that names a connection is one without it.
 #[test]
-fn the_state_shows_what_a_busy_sink_does() {
-    let (_, monitor) = run(true, |_| Health::Busy("creating topics: 1 of 2".to_owned()));
-    let state = monitor.current_state();
-    assert_eq!(state, State::Busy { with: "creating topics: 1 of 2".to_owned() });
-    assert!(state.kind().is_ready());
+fn the_state_shows_what_the_ports_say() {
+    let at = |peer, reason: &str| Stalled { peer, reason: reason.to_owned() };
+    let busy = || "creating topics: 1 of 2".to_owned();
+    let quota = || at(Peer::Kafka, "a quota delays every answer");
+    let withheld = || at(Peer::Postgres, "Postgres withholds changes");
+    let down = || at(Peer::Kafka, "all brokers are down");
+    let stalled = |Stalled { peer, reason }| State::Stalled { peer, reason };
+    for (health, of_source, shown, ready) in [
+        (Health::Flowing, None, State::Starting, false),
+        (Health::Busy(busy()), None, State::Busy { with: busy() }, true),
+        (Health::Stalled(quota()), None, stalled(quota()), false),
+        (Health::Stalled(quota()), Some(withheld()), stalled(quota()), false),
+        (Health::Flowing, Some(withheld()), stalled(withheld()), false),
+        (
+            Health::Down(down()),
+            Some(withheld()),
+            State::Reconnecting { peer: Peer::Kafka, code: None, reason: down().reason },
+            false,
+        ),
+    ] {
+        let (_, monitor) = run(true, move |_| health.clone(), of_source);
+        let state = monitor.current_state();
+        assert_eq!(state, shown);
+        assert_eq!(state.kind().is_ready(), ready, "{state}");
+    }
 }
 
 #[test]
@@ -185,7 +218,7 @@ fn the_state_shows_the_present_reason_of_an_outage_and_counts_it_once() {
         let reason = if polls < ENOUGH / 2 { "connection refused" } else { "authentication failed" };
         Health::Down(Stalled { peer: Peer::Kafka, reason: reason.to_owned() })
     };
-    let (_, monitor) = run(false, down);
+    let (_, monitor) = run(false, down, None);
     let state = monitor.current_state();
     assert!(
         matches!(&state, State::Reconnecting { reason, .. } if reason == "authentication failed"),
