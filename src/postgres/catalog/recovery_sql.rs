@@ -21,6 +21,7 @@ const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:
 
 /// A policy that hides rows makes the statements fail, which would save or replace only some rows otherwise.
 const ALL_ROWS: &str = "SET row_security = off";
+const ALL_ROWS_IN_BLOCK: &str = "PERFORM set_config('row_security', 'off', true)";
 
 /// Statements for the rows that are not in Kafka.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,9 +130,9 @@ pub fn in_commit_order(
         ),
         show: format!("SELECT lsn, data FROM {stored} WHERE data IS NOT NULL ORDER BY n"),
         send: format!(
-            "{ALL_ROWS}; DO {}",
+            "DO {}",
             dollar_quoted(&format!(
-                "DECLARE line record; BEGIN FOR line IN SELECT CASE {statements} END AS again FROM {stored} ORDER BY n LOOP \
+                "DECLARE line record; BEGIN {ALL_ROWS_IN_BLOCK}; FOR line IN SELECT CASE {statements} END AS again FROM {stored} ORDER BY n LOOP \
                  IF line.again IS NOT NULL THEN EXECUTE line.again; END IF; END LOOP; DROP TABLE {stored}; END"
             ))
         ),
@@ -214,7 +215,10 @@ pub fn from_table(source: OutboxSource<'_>, named: &[Named], catalog_xmin: Optio
     (!store.is_empty()).then(|| Recovery {
         store: format!("{ALL_ROWS}; {}", store.join("; ")),
         show: show.join("; "),
-        send: format!("{ALL_ROWS}; DO {}", dollar_quoted(&format!("BEGIN {}; END", send.join("; ")))),
+        send: format!(
+            "DO {}",
+            dollar_quoted(&format!("BEGIN {ALL_ROWS_IN_BLOCK}; {}; END", send.join("; ")))
+        ),
     })
 }
 
