@@ -106,12 +106,12 @@ impl Standbys {
             .await?;
         let known: Vec<(String, bool)> =
             rows.iter().filter_map(|row| Some((row.get(0)?.to_owned(), row.get(1) == Some("t")))).collect();
-        // a role without pg_monitor sees no states, so then only slots show that there are standbys
+        // A role without pg_monitor sees no states, so then only slots show that there are standbys. The reader of a logical slot is in
+        // a database; whether it has its slot at this moment does not matter.
         let streaming = session
             .query_one(
-                "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.state IN ('streaming', 'catchup') \
-                 AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = r.pid \
-                 AND s.slot_type = 'logical'))",
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r JOIN pg_catalog.pg_stat_activity a ON a.pid = r.pid \
+                 WHERE r.state IN ('streaming', 'catchup') AND a.datid IS NULL)",
             )
             .await?;
         let synchronized =
