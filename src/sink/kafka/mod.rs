@@ -269,11 +269,9 @@ impl KafkaSink {
         if moved || in_flight == RecordsInFlight::None && state.source.caught_up {
             self.publisher.clear_stall_reason();
         }
-        let down = self.publisher.brokers_down();
-        self.stalls.reached(down.is_none());
-        if down.is_none() || self.down.is_none() {
-            self.down = down;
-        }
+        // with the present reason: after a restart a broker may refuse the credentials
+        self.down = self.publisher.brokers_down();
+        self.stalls.reached(self.down.is_none());
     }
 
     fn records_in_flight(&self, state: &LoopState<'_>) -> RecordsInFlight {
