@@ -267,13 +267,13 @@ fn situations_with_a_message_have_a_test() {
 fn situations_with_missing_events_have_both_ways() {
     const SENDS: [&str; 5] =
         ["INSERT INTO ", "slot reset --to ", "init --backfill", "as before, and start", "Insert them again"];
-    // the last two are lines about events that name the way themselves, of OBR-6103 and of an `init` without a slot
+    // the last two are of OBR-6103 and OBR-7001: their line about events says how to send them, and their only way goes on
     const LATER: [&str; 5] = [
         "the next start",
         "it stops again, and prints",
         "it stops with OBR-3109, and prints",
         "in the outbox table unless they were deleted; insert them again",
-        "they are only in the table, and `init --backfill` sends them",
+        "Give the columns one type, or read the tables by two routers of different names",
     ];
     for code in Code::ALL {
         for (message, situations) in messages(*code) {
