@@ -1,5 +1,5 @@
 //! Row-level security of the tables that this program reads. Where a policy applies to a role, its queries fail, because every session
-//! has `row_security = off`; here it is found out before.
+//! has `row_security = off`. `check` and `init` look for such policies before.
 
 use pg_logical::QueryError;
 use pg_logical::quoting::{identifier, literal};
@@ -68,7 +68,7 @@ impl Restricted {
         Err(Error::refused(ErrorCode::NotPrepared, what, self.remedy()))
     }
 
-    /// As a sentence, with what follows from it.
+    /// Whose rows are hidden, and `so`, what follows from that.
     pub fn what(&self, tables: &[String], so: &str) -> String {
         format!(
             "row-level security of {} hides rows from the role {}, {so}",
@@ -77,9 +77,14 @@ impl Restricted {
         )
     }
 
-    /// How to lift it.
+    /// How the role sees all rows.
     pub fn remedy(&self) -> Remedy {
-        Remedy::steps([Step::new("As a superuser, let the role see all rows")
-            .sql(format!("ALTER ROLE {} BYPASSRLS", identifier(&self.role)))])
+        Remedy::steps([see_all_rows(&self.role)])
     }
+}
+
+/// The step that exempts a role from policies.
+pub fn see_all_rows(role: &str) -> Step {
+    Step::new("As a superuser, let the role see all rows")
+        .sql(format!("ALTER ROLE {} BYPASSRLS", identifier(role)))
 }

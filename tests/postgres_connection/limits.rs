@@ -47,7 +47,6 @@ async fn a_session_has_no_limit_of_applications_unless_it_may_be_pooled() {
     let conninfo = ConnInfo::parse(&outbox.url(), &Environment::empty()).unwrap();
     let shown = async |startup: Startup<'_>, name: &str| {
         let mut session = Session::connect(&conninfo, &startup).await.unwrap();
-        // in a transaction of its own, a query would be cancelled after a millisecond
         session.query_one(&format!("SHOW {name}")).await
     };
     for replication in [false, true] {

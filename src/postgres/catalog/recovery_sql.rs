@@ -21,6 +21,8 @@ const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:
 
 /// A policy that hides rows makes the statements fail, which would save or replace only some rows otherwise.
 const ALL_ROWS: &str = "SET row_security = off";
+
+/// As [`ALL_ROWS`], for a block of PL/pgSQL.
 const ALL_ROWS_IN_BLOCK: &str = "PERFORM set_config('row_security', 'off', true)";
 
 /// Statements for the rows that are not in Kafka.

@@ -25,11 +25,14 @@ const MAX_ROWS_BEHIND: usize = 1_000;
 /// After how many refusals a person has to decide.
 pub const MAX_REFUSALS: u32 = 8;
 
-/// Begins a transaction in which the planner has only the intended plan.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; \
-     SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL lock_timeout = '1s'; SET LOCAL row_security = off; \
-     SET LOCAL search_path = pg_catalog, pg_temp";
+/// Begins a transaction in which the planner has only the intended plan, and no limit for applications applies.
+fn begin() -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; \
+         SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
+         SET LOCAL lock_timeout = '1s'; {NO_LIMITS}; SET LOCAL row_security = off; SET LOCAL search_path = pg_catalog, pg_temp"
+    )
+}
 
 /// The first column of the answer to [`PolledTable::claim`].
 pub const BUSY: &str = "busy";
@@ -224,8 +227,9 @@ impl PolledTable {
                  ORDER BY l.id DESC LIMIT 1), -9223372036854775808)"
             ),
         };
+        let begin = begin();
         format!(
-            "{BEGIN}; {NO_LIMITS}; SELECT count(*), min(d.inserted), ({}), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
+            "{begin}; SELECT count(*), min(d.inserted), ({}), ({}) FROM ((SELECT {inserted} AS inserted FROM {table} q WHERE {} \
              AND q.{next_attempt_at} IS NULL AND q.{position} >= {from} ORDER BY q.{position} LIMIT 10000) UNION ALL \
              (SELECT {inserted} FROM {table} q WHERE {} AND q.{next_attempt_at} <= clock_timestamp() \
              ORDER BY q.{next_attempt_at}, q.{position} LIMIT 10000)) d; COMMIT",

@@ -10,6 +10,7 @@ use crate::config::polling::StatusColumns;
 use crate::config::{Outbox, Polling, TableName};
 use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::postgres::administrator::init_remedy;
+use crate::postgres::row_security::see_all_rows;
 use crate::postgres::rows::layout::TableLayout;
 
 /// The channel on which inserts are notified.
@@ -126,8 +127,7 @@ impl Found {
                 format!(
                     "row-level security of {name} may hide rows from the role {role}, which would not be sent"
                 ),
-                Remedy::steps([Step::new("As a superuser, let the role see all rows")
-                    .sql(format!("ALTER ROLE {} BYPASSRLS", identifier(role)))]),
+                Remedy::steps([see_all_rows(role)]),
             );
         }
         let Some(table) = found.statements(outbox, polling) else { return Ok(found) };

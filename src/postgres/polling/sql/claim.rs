@@ -2,9 +2,9 @@
 
 use pg_logical::quoting::{dollar_quoted, identifier, literal};
 
-use super::{BEGIN, BUSY, MAX_ROWS_BEHIND, PolledTable, UNPLACED};
+use super::{BUSY, MAX_ROWS_BEHIND, PolledTable, UNPLACED, begin};
+use crate::postgres::rows::VALUE_TEXT;
 use crate::postgres::rows::page::size_of;
-use crate::postgres::rows::{NO_LIMITS, VALUE_TEXT};
 
 /// How many rows one claim looks at.
 const MAX_ROWS_SCANNED: usize = 20_000;
@@ -20,9 +20,10 @@ impl PolledTable {
         let inserted = self.inserted();
         let selected: Vec<String> =
             columns.iter().map(|column| format!(", q.{}", identifier(column))).collect();
+        let begin = begin();
         format!(
-            "{BEGIN}; {NO_LIMITS}; SET LOCAL synchronous_commit = off; DO {}; COMMIT; \
-             {BEGIN}; {NO_LIMITS}; SET LOCAL lock_timeout = 0; {VALUE_TEXT}; SELECT current_setting('outbox_router.claim'); \
+            "{begin}; SET LOCAL synchronous_commit = off; DO {}; COMMIT; \
+             {begin}; SET LOCAL lock_timeout = 0; {VALUE_TEXT}; SELECT current_setting('outbox_router.claim'); \
              SELECT f.* FROM unnest((SELECT c.positions FROM outbox_router.poll_claims c WHERE c.outbox = {outbox} \
              AND c.id = substring(current_setting('outbox_router.claim') FROM '^[0-9]+$')::bigint)) u (at) \
              CROSS JOIN LATERAL (SELECT q.{position}, q.{next_attempt_at} IS NOT NULL, {inserted}{} FROM {table} q \

@@ -2,8 +2,7 @@
 
 use pg_logical::quoting::literal;
 
-use super::{BEGIN, MAX_REFUSALS, MAX_ROWS_BEHIND, OwnClaim, PolledTable, array};
-use crate::postgres::rows::NO_LIMITS;
+use super::{MAX_REFUSALS, MAX_ROWS_BEHIND, OwnClaim, PolledTable, array, begin};
 
 /// The delays between refusals; the last one is repeated.
 const DELAYS: &str = "ARRAY[interval '5 s', '30 s', '5 min', '30 min', '4 h']";
@@ -67,8 +66,9 @@ impl PolledTable {
                 ),
             ),
         };
+        let begin = begin();
         format!(
-            "{BEGIN}; {NO_LIMITS}; {first}{lock_rows}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
+            "{begin}; {first}{lock_rows}WITH {}, p AS (UPDATE {table} o SET {status} = {published}, {attempts} = coalesce(o.{attempts}, 0) + 1, \
              {published_at} = clock_timestamp(), {next_attempt_at} = NULL, {last_error} = NULL \
              WHERE (SELECT count(*) FROM c) > 0 AND {} RETURNING o.ctid AS row, o.{position} AS at, o.{status} = {published} AS done), \
              e AS (UPDATE outbox_router.poll_claims x SET ended = true WHERE {last} AND x.outbox = {outbox} \
@@ -97,8 +97,9 @@ impl PolledTable {
             ..
         } = self;
         let counted = format!("coalesce(o.{refusals}, 0) + 1");
+        let begin = begin();
         format!(
-            "{BEGIN}; {NO_LIMITS}; WITH {}, p AS (UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1, {refusals} = {counted}, \
+            "{begin}; WITH {}, p AS (UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1, {refusals} = {counted}, \
              {last_error} = {}, {status} = CASE WHEN {counted} >= {MAX_REFUSALS} THEN {failed} ELSE o.{status} END, \
              {next_attempt_at} = CASE WHEN {counted} >= {MAX_REFUSALS} THEN 'infinity' \
              ELSE clock_timestamp() + ({DELAYS})[least({counted}, 5)] END \
@@ -132,8 +133,9 @@ impl PolledTable {
     /// Ends all claims with this token. The rows at `tried` may have been sent, and nobody knows whether they have arrived.
     pub fn release(&self, token: &str, tried: &[i64]) -> String {
         let PolledTable { table, outbox, attempts, .. } = self;
+        let begin = begin();
         format!(
-            "{BEGIN}; {NO_LIMITS}; WITH c AS MATERIALIZED (UPDATE outbox_router.poll_claims c SET ended = true WHERE c.outbox = {outbox} AND c.id >= \
+            "{begin}; WITH c AS MATERIALIZED (UPDATE outbox_router.poll_claims c SET ended = true WHERE c.outbox = {outbox} AND c.id >= \
              (SELECT l.oldest FROM outbox_router.poll_claims l WHERE l.outbox = {outbox} ORDER BY l.id DESC LIMIT 1) \
              AND c.token = {} AND NOT c.ended RETURNING 1) UPDATE {table} o SET {attempts} = coalesce(o.{attempts}, 0) + 1 \
              WHERE (SELECT count(*) FROM c) > 0 AND {}; \
@@ -146,7 +148,8 @@ impl PolledTable {
 
     /// Makes rows due whose predecessors are gone, whoever has removed them.
     pub fn release_orphans(&self) -> String {
-        format!("{BEGIN}; {NO_LIMITS}; {}; {}; COMMIT", self.lock(), self.release_all())
+        let begin = begin();
+        format!("{begin}; {}; {}; COMMIT", self.lock(), self.release_all())
     }
 
     /// The same as one statement, for a transaction that has the lock.
@@ -166,8 +169,9 @@ impl PolledTable {
     pub fn release_set_back(&self) -> Option<String> {
         let PolledTable { table, outbox, position, next_attempt_at, .. } = self;
         self.bounded.then(|| {
+            let begin = begin();
             format!(
-                "{BEGIN}; {NO_LIMITS}; UPDATE {table} o SET {next_attempt_at} = now() WHERE o.ctid = ANY (ARRAY(SELECT q.ctid FROM {table} q \
+                "{begin}; UPDATE {table} o SET {next_attempt_at} = now() WHERE o.ctid = ANY (ARRAY(SELECT q.ctid FROM {table} q \
                  WHERE {} AND q.{next_attempt_at} IS NULL AND q.{position} < (SELECT l.from_position FROM outbox_router.poll_claims l \
                  WHERE l.outbox = {outbox} ORDER BY l.id DESC LIMIT 1) ORDER BY q.{position} LIMIT {MAX_ROWS_BEHIND} \
                  FOR UPDATE SKIP LOCKED)) AND {} AND o.{next_attempt_at} IS NULL; COMMIT",
