@@ -137,43 +137,29 @@ impl Drop for Topic {
 
 struct AdminOptions(NonNull<sys::rd_kafka_AdminOptions_t>);
 
+/// Sets one of them, and writes why it cannot to a text of the given length.
+type Setter = unsafe extern "C" fn(
+    *mut sys::rd_kafka_AdminOptions_t,
+    c_int,
+    *mut c_char,
+    usize,
+) -> sys::rd_kafka_resp_err_t;
+
 impl AdminOptions {
     fn new(client: *mut sys::rd_kafka_t, wanted: Options) -> Result<Self, KafkaError> {
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATETOPICS;
         // SAFETY: the caller's client is alive.
         let options = AdminOptions(non_null(unsafe { sys::rd_kafka_AdminOptions_new(client, operation) })?);
-        let ours = options.0.as_ptr();
-        if let Some(timeout) = wanted.request_timeout {
+        let set: [(Option<c_int>, Setter); 3] = [
+            (wanted.request_timeout.map(milliseconds), sys::rd_kafka_AdminOptions_set_request_timeout),
+            (wanted.operation_timeout.map(milliseconds), sys::rd_kafka_AdminOptions_set_operation_timeout),
+            (Some(wanted.validate_only.into()), sys::rd_kafka_AdminOptions_set_validate_only),
+        ];
+        for (value, setter) in set {
+            let Some(value) = value else { continue };
             // SAFETY: the options are ours; no text of an error is asked for.
-            accepted(unsafe {
-                sys::rd_kafka_AdminOptions_set_request_timeout(
-                    ours,
-                    milliseconds(timeout),
-                    ptr::null_mut(),
-                    0,
-                )
-            })?;
+            accepted(unsafe { setter(options.0.as_ptr(), value, ptr::null_mut(), 0) })?;
         }
-        if let Some(timeout) = wanted.operation_timeout {
-            // SAFETY: the options are ours; no text of an error is asked for.
-            accepted(unsafe {
-                sys::rd_kafka_AdminOptions_set_operation_timeout(
-                    ours,
-                    milliseconds(timeout),
-                    ptr::null_mut(),
-                    0,
-                )
-            })?;
-        }
-        // SAFETY: the options are ours; no text of an error is asked for.
-        accepted(unsafe {
-            sys::rd_kafka_AdminOptions_set_validate_only(
-                ours,
-                c_int::from(wanted.validate_only),
-                ptr::null_mut(),
-                0,
-            )
-        })?;
         Ok(options)
     }
 }
