@@ -9,7 +9,7 @@ use super::columns::Columns;
 use super::first_slot;
 use super::recovery_sql::{self, Recovery, Until};
 use crate::config::OutboxSource;
-use crate::error::{Effect, Error, ErrorCode, Remedy, Step, UNRETAINED};
+use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::outbox::Outbox;
 use crate::postgres::slot_functions;
 use crate::shards;
@@ -60,19 +60,11 @@ pub(super) fn own_publication_with_rows(catalog: &Catalog, source: OutboxSource<
     ]
 }
 
-/// The ways to a publication of the router's own, and what they mean for events: `None` if that is what the code says.
-pub(super) fn own_publication_remedy(
-    catalog: &Catalog,
-    source: OutboxSource<'_>,
-) -> (Remedy, Option<(Effect, &'static str)>) {
-    match catalog.slot {
-        Some(_) => (Remedy::steps(own_publication_with_rows(catalog, source)), None),
-        None => (create_with_own_publication(catalog, source), Some((Effect::Lost, UNRETAINED))),
+/// The ways to a publication of the router's own.
+pub(super) fn own_publication_remedy(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
+    if catalog.slot.is_some() {
+        return Remedy::steps(own_publication_with_rows(catalog, source));
     }
-}
-
-/// The ways to it while there is no slot.
-fn create_with_own_publication(catalog: &Catalog, source: OutboxSource<'_>) -> Remedy {
     let (publication, _) = own_names(source);
     let text = format!(
         "In the configuration set, under `[postgres]`, publication = \"{publication}\". Create it and the slot, and start the router"
@@ -93,7 +85,6 @@ pub fn check_column_lists(
     for table in columns {
         let needed = table.needed_of_left_out(outbox);
         if !needed.is_empty() {
-            let (remedy, meaning) = own_publication_remedy(catalog, source);
             let refused = Error::refused(
                 ErrorCode::ColumnList,
                 format!(
@@ -102,12 +93,9 @@ pub fn check_column_lists(
                     needed.join(" and "),
                     table.table
                 ),
-                remedy,
+                own_publication_remedy(catalog, source),
             );
-            return Err(match meaning {
-                Some((effect, which)) => refused.meaning(effect, which),
-                None => refused,
-            });
+            return Err(if catalog.slot.is_some() { refused } else { refused.without_slot() });
         }
     }
     Ok(())

@@ -86,21 +86,20 @@ pub(super) fn check(catalog: &Catalog, source: OutboxSource<'_>, missing: Missin
         let beside_others = catalog.is_shared() && source.shard.is_none() && unpublished;
         // without checkpoints, the next start finds nothing altered
         let next_start_finds_rows = missing == Missing::AtStart && source.checkpoints;
-        let (remedy, meaning) = if beside_others {
-            let (remedy, meaning) = own_publication_remedy(catalog, source);
-            (remedy, Some(meaning.unwrap_or((Effect::Late, OWN_PUBLICATION_SENDS))))
-        } else if catalog.slot.is_none() {
-            let remedy = if unpublished {
-                first_slot::create(catalog, source, "Publish the table, and create the slot", &remedy)
-            } else {
-                remedy
-            };
-            let nothing_written = code == ErrorCode::TableMissing;
-            (remedy, Some(if nothing_written { (Effect::None, "") } else { (Effect::Lost, UNRETAINED) }))
-        } else if next_start_finds_rows || matches!(rows, Rows::Unlogged) {
-            (remedy, None)
+        let meaning = match &catalog.slot {
+            // nobody can have written to it
+            None if code == ErrorCode::TableMissing => Some((Effect::None, "")),
+            None => Some((Effect::Lost, UNRETAINED)),
+            Some(_) => beside_others.then_some((Effect::Late, OWN_PUBLICATION_SENDS)),
+        };
+        let remedy = if beside_others {
+            own_publication_remedy(catalog, source)
+        } else if catalog.slot.is_none() && unpublished {
+            first_slot::create(catalog, source, "Publish the table, and create the slot", &remedy)
+        } else if catalog.slot.is_none() || next_start_finds_rows || matches!(rows, Rows::Unlogged) {
+            remedy
         } else {
-            (resume_after_alteration(catalog, source, remedy), None)
+            resume_after_alteration(catalog, source, remedy)
         };
         let remedy = match (code, missing) {
             (ErrorCode::PublicationWithoutTable, Missing::AtStart) => correct_names_or(remedy),

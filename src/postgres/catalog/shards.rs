@@ -182,8 +182,7 @@ fn error_of_fault(
     missing: Missing,
 ) -> Error {
     if catalog.is_shared() {
-        let (remedy, _) = own_publication_remedy(catalog, source);
-        return missing.refusal(ErrorCode::ShardFilter, fault, remedy);
+        return missing.refusal(ErrorCode::ShardFilter, fault, own_publication_remedy(catalog, source));
     }
     let outbox = source.outbox;
     let begins =
