@@ -83,8 +83,7 @@ impl Catalog {
         outbox: &Outbox,
         tables: bool,
     ) -> Result<Self, QueryError> {
-        let version = session.query_one("SHOW server_version_num").await?;
-        let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let version = server_version(session).await?;
         let rows = session.query(&query(postgres, outbox, tables, version)).await?;
         let mut catalog = read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
             pg_logical::Error::transient("the catalogues returned a row that cannot be read")
@@ -202,6 +201,12 @@ impl Catalog {
     fn confirmed(&self) -> Lsn {
         self.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn).unwrap_or(Lsn::INVALID)
     }
+}
+
+/// `server_version_num`, on which it depends what the catalogues have.
+async fn server_version(session: &mut Session) -> Result<u32, QueryError> {
+    let version = session.query_one("SHOW server_version_num").await?;
+    Ok(version.and_then(|text| text.parse().ok()).unwrap_or_default())
 }
 
 /// The `catalog_xmin` of a slot whose log Postgres has removed.

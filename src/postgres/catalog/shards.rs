@@ -10,7 +10,7 @@ use pg_logical::session::Session;
 use super::first_slot;
 use super::own_publication::own_publication_remedy;
 use super::recovery_steps::resume_after_alteration;
-use super::{Catalog, Missing, Table};
+use super::{Catalog, Missing, Table, server_version};
 use crate::config::{OutboxSource, TableName};
 use crate::error::{Error, ErrorCode, Peer, Remedy, Step};
 use crate::postgres::row_filter::{is_that_of, with_filtered_tables};
@@ -42,8 +42,7 @@ pub async fn check_shards(
     shards: &[(OutboxSource<'_>, &Catalog)],
     missing: Missing,
 ) -> Result<Ids, Error> {
-    let version = session.query_one("SELECT pg_catalog.current_setting('server_version_num')").await?;
-    let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let version = server_version(session).await?;
     if version < ROW_FILTERS {
         return Err(no_row_filters(version / 10_000, ""));
     }

@@ -4,6 +4,7 @@ use pg_logical::QueryError;
 use pg_logical::quoting::{self, literal};
 use pg_logical::session::Session;
 
+use super::server_version;
 use super::table::is_published;
 use crate::config::{OutboxSource, TableName};
 use crate::outbox::FIELDS;
@@ -19,8 +20,7 @@ pub async fn unnamed_outboxes(
     session: &mut Session,
     source: OutboxSource<'_>,
 ) -> Result<Option<(String, String)>, QueryError> {
-    let version = session.query_one("SHOW server_version_num").await?;
-    let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let version = server_version(session).await?;
     let rows = session.query(&query(source, version)).await?;
     let table = |row: &pg_logical::session::Row| {
         Some(TableName { schema: row.get(0)?.into(), name: row.get(1)?.into() })
