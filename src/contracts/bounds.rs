@@ -1,4 +1,5 @@
-//! The bounds of numbers in the validator. That of the library compares a fraction with a large integer as floats.
+//! Numbers without rounding: how they compare, and the bounds of numbers in the validator. Those of the library compare a fraction with a
+//! large integer as floats.
 
 use std::cmp::Ordering;
 
@@ -22,8 +23,13 @@ const KINDS: [Kind; 4] = [
     Kind { keyword: "exclusiveMaximum", permits: Ordering::is_lt, words: "less than" },
 ];
 
+/// The number as the validator compares it, without rounding.
+pub(super) fn exact(number: &Number) -> Decimal {
+    Decimal::parse(number.as_str())
+}
+
 /// Replaces the library's bounds.
-pub(super) fn exact<'o>(options: ValidationOptions<'o>) -> ValidationOptions<'o> {
+pub(super) fn with_exact_bounds<'o>(options: ValidationOptions<'o>) -> ValidationOptions<'o> {
     KINDS.into_iter().fold(options, |options, kind| {
         options.with_keyword(kind.keyword, move |_: &Map<String, Value>, limit: &Value, _: Location| {
             match limit.as_number() {
@@ -43,13 +49,13 @@ struct Bound {
 
 impl Bound {
     fn new(kind: Kind, limit: &Number) -> Self {
-        Bound { kind, limit: limit.clone(), exact: Decimal::parse(limit.as_str()) }
+        Bound { kind, limit: limit.clone(), exact: exact(limit) }
     }
 
     fn permits(&self, number: &Number) -> bool {
         let ordering = match (number.as_i64(), self.limit.as_i64()) {
             (Some(number), Some(limit)) => number.cmp(&limit),
-            _ => Decimal::parse(number.as_str()).cmp(&self.exact),
+            _ => exact(number).cmp(&self.exact),
         };
         (self.kind.permits)(ordering)
     }

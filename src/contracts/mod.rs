@@ -255,8 +255,10 @@ fn compile(documents: &Documents, faults: &mut Vec<Fault>) -> Vec<Contract> {
             continue;
         };
         let options = jsonschema::options().with_base_uri(address(number)).with_registry(&registry);
-        let validator =
-            bounds::exact(options).should_validate_formats(true).offline().build(&document.schema);
+        let validator = bounds::with_exact_bounds(options)
+            .should_validate_formats(true)
+            .offline()
+            .build(&document.schema);
         match (validator, documents.root(number)) {
             (Ok(validator), Some(root)) => contracts.push(Contract {
                 aggregate_type: (*aggregate_type).to_owned(),

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use super::super::bounds::exact;
 use super::super::documents::Node;
 use super::super::facts::conjuncts;
-use super::numbers::exact;
 
 /// A set of JSON types; an integer is a number without a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

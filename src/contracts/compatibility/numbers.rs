@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use jsonschema_value::numeric::bignum::Decimal;
 use serde_json::{Number, Value};
 
+use super::super::bounds::exact;
 use super::super::documents::Node;
 
 /// An inclusive or exclusive bound.
@@ -94,9 +94,4 @@ pub(super) fn tightest_count(nodes: &[Node<'_>], keyword: &str, end: End) -> Opt
 /// Whether every multiple of `a` is a multiple of `b`.
 pub(super) fn is_multiple(a: &Number, b: &Number) -> bool {
     exact(a).is_multiple_of(&exact(b))
-}
-
-/// The number as the validator compares it, without rounding.
-pub(super) fn exact(number: &Number) -> Decimal {
-    Decimal::parse(number.as_str())
 }
