@@ -1,4 +1,17 @@
-//! Why Postgres has invalidated a slot, in the server's words, and how to prevent that.
+//! Whether and why Postgres has invalidated a slot, in the server's words, and how to prevent that.
+
+use pg_logical::Lsn;
+
+/// Whether Postgres has invalidated a slot, which is permanent, by its `confirmed_flush_lsn`, `wal_status`, `invalidation_reason` and
+/// `conflicting`. Not every version has all of them.
+pub fn is_lost(
+    confirmed: Option<Lsn>,
+    wal_status: Option<&str>,
+    reason: Option<&str>,
+    conflicting: bool,
+) -> bool {
+    confirmed.is_none() || wal_status == Some("lost") || reason.is_some() || conflicting
+}
 
 /// The reason, as far as the server says, and what prevents it. `reason` is `invalidation_reason` (from 17 on), `conflicting` the
 /// column of that name (from 16 on), and `limited` whether `max_slot_wal_keep_size` is set.

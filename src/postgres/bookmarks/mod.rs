@@ -64,10 +64,8 @@ impl Bookmark {
 
     /// Whether Postgres has invalidated it, which is permanent.
     pub fn is_lost(&self) -> bool {
-        self.position.is_none()
-            || self.wal_status == "lost"
-            || self.invalidation_reason.is_some()
-            || self.conflicting
+        let reason = self.invalidation_reason.as_deref();
+        slot_invalidation::is_lost(self.position, Some(&self.wal_status), reason, self.conflicting)
     }
 
     /// Why it is lost, as far as the server says, and how to prevent that.

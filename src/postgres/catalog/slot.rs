@@ -273,10 +273,8 @@ impl Slot {
 
     /// Whether Postgres has invalidated it, which is permanent.
     fn is_lost(&self) -> bool {
-        self.wal_status.as_deref() == Some("lost")
-            || self.conflicting
-            || self.invalidation_reason.is_some()
-            || self.confirmed_flush_lsn.is_none()
+        let (status, reason) = (self.wal_status.as_deref(), self.invalidation_reason.as_deref());
+        slot_invalidation::is_lost(self.confirmed_flush_lsn, status, reason, self.conflicting)
     }
 }
 
