@@ -75,12 +75,7 @@ async fn old_kafka_data_is_named_and_the_statement_sends_the_missing_rows_again(
     let ended = setup.refused().await;
     for _ in 0..2 {
         // typed again, it is refused
-        let _ = setup
-            .outbox
-            .client()
-            .await
-            .batch_execute(ended.command("SET row_security = off; CREATE TABLE"))
-            .await;
+        let _ = setup.outbox.client().await.batch_execute(ended.save_statement()).await;
     }
     // events 1 to 3 were sent before the earlier state, so an operator deletes them
     let table = ended.command("SELECT * FROM outbox_router.").split(' ').nth(3).unwrap();

@@ -54,7 +54,7 @@ async fn loss_is_explained(outbox: &Outbox, ended: &Ended, reason: &str, sent: &
     let confirmed: String = outbox.query(sql).await[0].get(0);
     let confirmed = format!("confirmed up to {confirmed}");
     ended.says(&["invalidated the replication slot", reason, &confirmed, "deleted since"]);
-    let (_, select) = ended.command("SET row_security = off; CREATE TABLE ").split_once(" AS ").unwrap();
+    let (_, select) = ended.save_statement().split_once(" AS ").unwrap();
     let shown: BTreeSet<_> = typed(&outbox.client().await, select, "id").await.into_iter().collect();
     let gap: BTreeSet<_> = ids(outbox).await.difference(sent).cloned().collect();
     assert!(!gap.is_empty());
@@ -182,9 +182,8 @@ async fn steps_leave_no_hole(outbox: &Outbox, kafka: &Kafka, settings: &Settings
             (ids(outbox).await.len() > at_init).then_some(())
         })
         .await;
-        client.batch_execute(ended.command("SET row_security = off; CREATE TABLE ")).await.unwrap();
-        let again =
-            client.batch_execute(ended.command("SET row_security = off; CREATE TABLE ")).await.unwrap_err();
+        client.batch_execute(ended.save_statement()).await.unwrap();
+        let again = client.batch_execute(ended.save_statement()).await.unwrap_err();
         assert_eq!(again.code().unwrap().code(), "42P07", "{again:?}");
         let stored = typed(&client, ended.command("SELECT * FROM "), "id").await;
         let ended = Router::start(settings).exits(3).await;

@@ -125,7 +125,7 @@ async fn kafka_tokens_are_waited_for_and_renewed_before_they_expire() {
     // a client that is refused during a session may be accepted later, as with a password
     tokens.answers(Answer::Other(401, "{\"error\": \"invalid_client\"}"));
     outbox.insert("order", "a", "2").await;
-    router.shows("events wait", |status| (waits(status)).then_some(())).await;
+    router.shows("events wait", |status| waits(status).then_some(())).await;
     outbox.insert("order", "a", "3").await;
     tokens.answers(GOOD);
     outbox.all_confirmed().await;

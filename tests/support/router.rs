@@ -357,6 +357,11 @@ impl Ended {
             .unwrap_or_else(|| panic!("no {beginning} in {}", self.log))
     }
 
+    /// The first statement that saves rows of the table.
+    pub(crate) fn save_statement(&self) -> &str {
+        self.command("SET row_security = off; CREATE TABLE ")
+    }
+
     /// The position that the message suggests for `--accept-gap`.
     pub(crate) fn accept_gap_position(&self) -> &str {
         let command = self.command("outbox-router run --accept-gap ");
