@@ -2,10 +2,10 @@
 
 use crate::uri;
 
-/// Why a text cannot be the value of an attribute, as the end of a sentence.
+/// Checks the whole value of an attribute.
 ///
 /// # Errors
-/// It cannot.
+/// Why the text cannot be one, as the end of a sentence.
 pub(crate) fn check(name: &str, value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("is empty, but it is required");
@@ -21,10 +21,10 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Why a text cannot be part of the value of an attribute, as the end of a sentence.
+/// Checks a part of the value of an attribute.
 ///
 /// # Errors
-/// It cannot.
+/// Why the text cannot be one, as the end of a sentence.
 pub(crate) fn check_characters(name: &str, text: &str) -> Result<(), &'static str> {
     let forbidden = |c: char| {
         c.is_control() || (u32::from(c) & 0xfffe) == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c)

@@ -53,10 +53,10 @@ impl Restricted {
         Ok(Restricted { own: named("t"), outboxes: named("f"), role })
     }
 
-    /// The refusal to work with tables of the router's schema of which rows are hidden.
+    /// Refuses to work if rows of the router's schema are hidden.
     ///
     /// # Errors
-    /// It, if there are any.
+    /// Rows are hidden.
     pub fn refuse_own(&self) -> Result<(), Error> {
         if self.own.is_empty() {
             return Ok(());

@@ -121,7 +121,7 @@ A refusal shows a code, what was found, what it means for events, and the steps 
 applies. Run the router's commands in a shell and the statements in psql, exactly as printed. To run a step again is harmless; if a
 *first* attempt fails, stop.
 
-- On standard error the refusal is the last thing that a process prints; after several lines, `run` repeats code and cause in one more. With `--log-format json` it is one line with the fields `code`,
+- On standard error the refusal is the last thing that a process prints. If it has several lines, `run` adds one that repeats code and cause. With `--log-format json` it is one line with the fields `code`,
   `effect`, `events` and `remedy`.
 - `check` reports what `run` would refuse, with the same code. `check --json` has `code`, `effect` (`none`, `late`, `doubled`, `lost`),
   `events`, and `ways` with `steps`, each with `text` and `commands`. A command with `--json` that fails prints
