@@ -223,7 +223,8 @@ fn result_of(topic: *const sys::rd_kafka_topic_result_t) -> Answer {
     let code = Code::from(code);
     // SAFETY: the caller's event is alive.
     let words = text(unsafe { sys::rd_kafka_topic_result_error_string(topic) });
-    // librdkafka repeats the text of the code if the brokers say nothing
-    let words = words.filter(|words| !code.to_string().contains(words.as_str()));
+    // librdkafka repeats the text of the code if the brokers say nothing, and brokers may say the same, as "Authorization failed."
+    let said = |words: &String| words.trim_end_matches('.').to_lowercase();
+    let words = words.filter(|words| !code.to_string().to_lowercase().contains(&said(words)));
     (name, Err(NotCreated { code, words }))
 }
