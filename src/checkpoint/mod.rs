@@ -32,7 +32,7 @@ pub use resumption::{Resumption, latest, resume};
 pub use slot_record::SlotRecord;
 pub use start::Start;
 pub use start_facts::StartFacts;
-pub use stream_definition::{StreamDefinition, Traces};
+pub use stream_definition::{Alteration, LeftOut, StreamDefinition, Traces};
 pub use timeline::{Descent, System, descent};
 
 #[cfg(test)]

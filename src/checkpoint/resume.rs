@@ -6,6 +6,7 @@ use super::record::Checkpoint;
 use super::resume_conflict::{FROM_TABLE, IN_NO_TABLE, ResumeConflict};
 use super::start::Start;
 use super::start_facts::StartFacts;
+use super::stream_definition::{Alteration, LeftOut};
 use super::timeline::{Descent, descent};
 use super::without_checkpoint;
 use crate::error::{Effect, ErrorCode, Remedy, Step};
@@ -93,18 +94,33 @@ fn altered(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> Option<ResumeConf
         true => "",
         false => ", or the configuration names another publication than before",
     };
-    found.definition.altered_since(&checkpoint.definition).then(|| {
+    rows_may_be_missing(checkpoint, found).then(|| {
+        let missing = found.definition.missing_since(&checkpoint.definition, found.left_out);
         ResumeConflict::new(
             ErrorCode::AlteredWhileAway,
             format!(
                 "the publication or an outbox table was altered, or dropped and created again, after the router stopped at \
-                 {ours}{renamed}; the slot {slot} is confirmed up to {confirmed}. The stream lacks rows that were committed while the table was \
-                 not published"
+                 {ours}{renamed}; the slot {slot} is confirmed up to {confirmed}{}",
+                match missing.as_str() {
+                    "" => "; the stream lacks rows that were committed while the table was not published",
+                    missing => missing,
+                }
             ),
             found.recovery.clone(),
             ours,
         )
     })
+}
+
+/// Whether the publication or a table was altered, and rows may be missing for that reason.
+fn rows_may_be_missing(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> bool {
+    match (found.definition.alteration_since(&checkpoint.definition), found.left_out) {
+        (Alteration::None, _) | (Alteration::Renamed | Alteration::Touched, Some(LeftOut::None)) => false,
+        // most likely it was another alteration of the table, or of its schema
+        (Alteration::Renamed, Some(LeftOut::Unknown(_)) | None) => false,
+        (Alteration::Renamed, Some(LeftOut::Rows { .. }))
+        | (Alteration::Touched | Alteration::Replaced, _) => true,
+    }
 }
 
 /// The server, its log or the slot's position is not as expected.
@@ -280,7 +296,7 @@ fn at_new_slot(conflict: ResumeConflict, found: &StartFacts<'_>) -> ResumeConfli
 fn another_slot(checkpoint: &Checkpoint, found: &StartFacts<'_>) -> ResumeConflict {
     let (ours, StartFacts { router, slot, confirmed, .. }) = (checkpoint.position.flush, *found);
     let (now, before) = (found.definition, &checkpoint.definition);
-    let altered = now.has_table_of(before) && now.altered_since(before);
+    let altered = now.has_table_of(before) && rows_may_be_missing(checkpoint, found);
     let mut what = format!(
         "the checkpoint {ours} of the router {router} belongs to the slot {}, but the configured slot {slot} is confirmed up to {confirmed}",
         checkpoint.slot

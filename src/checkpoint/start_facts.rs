@@ -4,7 +4,7 @@ use pg_logical::Lsn;
 
 use super::resume_check::LogMismatch;
 use super::slot_record::SlotRecord;
-use super::stream_definition::StreamDefinition;
+use super::stream_definition::{LeftOut, StreamDefinition};
 use super::timeline::System;
 use crate::error::{Remedy, Step};
 
@@ -23,6 +23,8 @@ pub struct StartFacts<'a> {
     pub history: Option<&'a str>,
     /// The publication and tables that the stream would have now.
     pub definition: &'a StreamDefinition,
+    /// What a comparison of log and stream has found, if the definition shows that rows may be missing.
+    pub left_out: Option<&'a LeftOut>,
     /// The steps that send rows which were not published.
     pub recovery: &'a Remedy,
     /// The mismatch that the last session's resume check found.

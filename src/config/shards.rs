@@ -100,6 +100,17 @@ impl OutboxSource<'_> {
         (base(self.postgres.publication.as_str()), base(self.postgres.slot.as_str()))
     }
 
+    /// The publications of all shards; without shards, the only one.
+    pub fn publications(&self) -> Vec<String> {
+        let (publication, _) = self.base_names();
+        match self.shard {
+            Some(Shard { of, .. }) => {
+                (0..of).map(|number| shard_object(publication, Shard { number, of })).collect()
+            }
+            None => vec![publication.to_owned()],
+        }
+    }
+
     /// The name of this shard's publication or slot if `name` is configured.
     pub fn of_this_shard(&self, name: &str) -> String {
         self.shard.map_or_else(|| name.to_owned(), |shard| shard_object(name, shard))

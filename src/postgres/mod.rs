@@ -5,6 +5,7 @@
 //!    |
 //!    +--> catalog, timeline        what is asked before the start
 //!    +--> watch                    a second session that checks meanwhile
+//!    +--> log_comparison           whether the stream leaves out rows of the log
 //!    +--> slot_*, bookmarks        the slot, who holds it, copies of it
 //!    +--> open_transaction         what may make it retain log
 //!    +--> cluster_manager          what may drop it
@@ -31,6 +32,7 @@ pub mod dead_letters;
 pub mod functions;
 pub mod heartbeat;
 pub mod inbox;
+pub mod log_comparison;
 pub mod open_transaction;
 pub mod partitions;
 pub mod polling;

@@ -16,15 +16,17 @@ use pg_logical::{Lsn, PgTimestamp, lock_wait};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::bookmarks::{self, Bookmark};
-use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot};
+use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot, Table};
 use super::heartbeat::{Writer, Written};
+use super::log_comparison::compare;
 use super::open_transaction::OpenTransaction;
 use super::slot_headroom;
 use super::standby_slots::{self, Unconfirmed};
 use crate::advice::{self, LOCK_REMEDY};
-use crate::checkpoint::StreamDefinition;
+use crate::checkpoint::{Alteration, LeftOut, StreamDefinition};
 use crate::config::{Outbox, OutboxSource, Postgres};
 use crate::error::{Error, ErrorCode, Peer, Transient, with_config_file};
 use crate::shards::Shard;
@@ -34,6 +36,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a check may take before its session is abandoned.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the slot is not moved during a comparison.
+const COMPARES: &str =
+    "the publication or an outbox table was altered, and the log is being compared with the stream";
 
 /// The wait event of a walsender that has sent everything; before Postgres 17 it ends in "WAL".
 const WAITS_FOR_LOG: &str = "WalSenderWaitForWal";
@@ -134,6 +140,7 @@ impl Watch {
             restart: None,
             next_bookmarks: Instant::now(),
             heartbeat,
+            comparison: None,
         };
         Watch { reports, check_now, check_walsender, task: tokio::spawn(watcher.run()), host }
     }
@@ -193,6 +200,14 @@ struct Watcher {
     /// When it looks for bookmarks again.
     next_bookmarks: Instant,
     heartbeat: Option<Writer>,
+    comparison: Option<Comparison>,
+}
+
+/// A comparison of the log with the stream, in a session of its own because it may take long.
+struct Comparison {
+    /// What had been found when it began.
+    definition: StreamDefinition,
+    task: AbortOnDropHandle<Result<LeftOut, Error>>,
 }
 
 impl Watcher {
@@ -331,14 +346,23 @@ impl Watcher {
         session: &mut Session,
         checked: Lsn,
     ) -> Result<Report, CheckFailure> {
-        let (postgres, outbox) = (&self.postgres, &self.outbox);
-        let (router, shard, checkpoints) = (self.router.as_str(), self.shard, self.checkpoints);
-        let source = OutboxSource { router, postgres, outbox, shard, checkpoints };
-        let catalog = Catalog::query(session, postgres, outbox).await?;
+        let (postgres, outbox) = (self.postgres.clone(), self.outbox.clone());
+        let router = self.router.clone();
+        let (shard, checkpoints) = (self.shard, self.checkpoints);
+        let source =
+            OutboxSource { router: &router, postgres: &postgres, outbox: &outbox, shard, checkpoints };
+        let catalog = Catalog::query(session, &postgres, &outbox).await?;
         catalog.check(source, Missing::WhileRunning)?;
-        let definition = catalog.stream_definition(outbox);
-        if definition.altered_since(&self.last) {
-            return Err(altered(source, &catalog).into());
+        let definition = catalog.stream_definition(&outbox);
+        match definition.alteration_since(&self.last) {
+            Alteration::None => self.comparison = None,
+            Alteration::Replaced => {
+                return Err(altered(source, &catalog, &definition.missing_since(&self.last, None)).into());
+            }
+            Alteration::Renamed | Alteration::Touched => match self.left_out(&catalog, &definition).await? {
+                None => return Ok(Report::Unhealthy(COMPARES.to_owned())),
+                Some(left_out) => judge(source, &catalog, &self.last, &left_out)?,
+            },
         }
         warn_of_rewritten(&definition, &self.last);
         self.last = definition;
@@ -348,6 +372,48 @@ impl Watcher {
         let held_by = self.held_by(session, &slot).await?;
         let unconfirmed = standby_slots::unconfirmed(session, &slot.waits_for, checked).await?;
         Ok(Report::Healthy { checked, slot, held_by, unconfirmed, heartbeat })
+    }
+
+    /// What the comparison for this definition has found; `None` as long as it runs.
+    async fn left_out(
+        &mut self,
+        catalog: &Catalog,
+        definition: &StreamDefinition,
+    ) -> Result<Option<LeftOut>, Error> {
+        // after another alteration, it has to compare again
+        let running = self.comparison.take().filter(|running| running.definition == *definition);
+        let Some(running) = running else {
+            tracing::info!(
+                peer = "postgres",
+                "the publication or an outbox table was altered; the log is compared with the stream, and the slot is not moved meanwhile"
+            );
+            let task = tokio::spawn(self.comparison(catalog.tables.clone()));
+            let (definition, task) = (definition.clone(), AbortOnDropHandle::new(task));
+            self.comparison = Some(Comparison { definition, task });
+            return Ok(None);
+        };
+        if !running.task.is_finished() {
+            self.comparison = Some(running);
+            return Ok(None);
+        }
+        match running.task.await {
+            Ok(found) => found.map(Some),
+            Err(error) => Err(Error::transient(Peer::Postgres, format!("the log was not compared: {error}"))),
+        }
+    }
+
+    fn comparison(
+        &self,
+        tables: Vec<Option<Table>>,
+    ) -> impl Future<Output = Result<LeftOut, Error>> + Send + use<> {
+        let (postgres, outbox) = (self.postgres.clone(), self.outbox.clone());
+        let router = self.router.clone();
+        let (shard, checkpoints, hosts) = (self.shard, self.checkpoints, self.conninfo.hosts.clone());
+        async move {
+            let source =
+                OutboxSource { router: &router, postgres: &postgres, outbox: &outbox, shard, checkpoints };
+            compare(source, &tables, hosts, None).await
+        }
     }
 
     /// The transaction that makes the slot retain log. It is older than the `restart_lsn` that it holds.
@@ -399,14 +465,45 @@ impl Walsender {
     }
 }
 
-/// The error if the publication or a table is not the one that the stream was started with.
-pub fn altered(source: OutboxSource<'_>, catalog: &Catalog) -> Error {
+/// Refuses to go on if rows are missing from the stream, or may be. `left_out` was found because the definition differs from `before`.
+///
+/// # Errors
+/// The router has to stop.
+pub fn judge(
+    source: OutboxSource<'_>,
+    catalog: &Catalog,
+    before: &StreamDefinition,
+    left_out: &LeftOut,
+) -> Result<(), Error> {
+    let definition = catalog.stream_definition(source.outbox);
+    match (definition.alteration_since(before), left_out) {
+        (Alteration::None, _) | (Alteration::Renamed | Alteration::Touched, LeftOut::None) => Ok(()),
+        (Alteration::Renamed, LeftOut::Unknown(why)) => {
+            warn_of_renamed(why);
+            Ok(())
+        }
+        _ => Err(altered(source, catalog, &definition.missing_since(before, Some(left_out)))),
+    }
+}
+
+/// Warns that another table may have had the name of the outbox.
+pub fn warn_of_renamed(why: &str) {
+    tracing::warn!(
+        peer = "postgres",
+        reason = why,
+        remedy = "If another table had the name of the outbox for a time, insert its rows into the outbox",
+        "an outbox table or its schema was renamed, or has another owner; the log cannot be compared with the stream"
+    );
+}
+
+/// The error if the publication or a table is not the one that the stream was started with. `missing` is what is known of missing rows.
+pub fn altered(source: OutboxSource<'_>, catalog: &Catalog, missing: &str) -> Error {
     let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
     Error::not_safe(
         ErrorCode::AlteredWhileRunning,
         format!(
             "the publication {publication}, or the table {tables}, was altered, or dropped and created again, while the \
-             router ran"
+             router ran{missing}"
         ),
         catalog.resume_after_alteration(source),
     )

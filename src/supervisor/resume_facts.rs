@@ -1,14 +1,20 @@
 //! What a start compares its checkpoint with. `check` makes the same decision from the same facts.
 
+use std::time::Duration;
+
 use pg_logical::session::Session;
 use pg_logical::{Lsn, QueryError};
+use tokio::sync::OnceCell;
 
+use super::connections::keep_alive;
 use crate::checkpoint::{
-    self, Checkpoint, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts, System,
+    self, Alteration, Checkpoint, LeftOut, LogMismatch, ResumeConflict, Resumption, SlotRecord, StartFacts,
+    StreamDefinition, System,
 };
 use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, Step};
 use crate::postgres::catalog::{self, Catalog};
+use crate::postgres::log_comparison::compare;
 use crate::postgres::{bookmarks, slot_record, timeline};
 use crate::shards;
 
@@ -22,6 +28,10 @@ pub(crate) struct ResumeFacts<'a> {
     pub(crate) log_mismatch: Option<LogMismatch>,
     /// The result of [`read_slot_record`].
     pub(crate) record: Option<&'a SlotRecord>,
+    /// What the comparison of log and stream has found, once it was needed.
+    pub(crate) left_out: &'a OnceCell<LeftOut>,
+    /// How long that waits for transactions that have written to the tables; `None`: until they end.
+    pub(crate) patience: Option<Duration>,
 }
 
 impl ResumeFacts<'_> {
@@ -36,12 +46,13 @@ impl ResumeFacts<'_> {
         before: Option<&Checkpoint>,
         accepted: Option<Lsn>,
     ) -> Result<Result<Resumption, ResumeConflict>, Error> {
-        let ResumeFacts { catalog, confirmed, system, log_mismatch, record } = *self;
+        let ResumeFacts { catalog, confirmed, system, log_mismatch, record, .. } = *self;
         let history = match before {
             Some(before) => timeline::history(session, system, before.timeline).await?,
             None => None,
         };
         let definition = catalog.stream_definition(&config.outbox);
+        let left_out = self.left_out(config, session, before, &definition).await?;
         let position = before.map_or(confirmed, |before| before.position.flush);
         let recovery = catalog.recovery_steps(config.source(), position);
         // an ordinary start needs no bookmark
@@ -70,6 +81,7 @@ impl ResumeFacts<'_> {
             system,
             history: history.as_deref(),
             definition: &definition,
+            left_out,
             recovery: &recovery,
             log_mismatch,
             record,
@@ -79,6 +91,31 @@ impl ResumeFacts<'_> {
             run: &run,
         };
         Ok(checkpoint::resume(before, &found, accepted))
+    }
+
+    /// Compares the log with the stream if `definition` may be another one than that of `before`. The server has to be the same.
+    async fn left_out(
+        &self,
+        config: &Config,
+        session: &mut Session,
+        before: Option<&Checkpoint>,
+        definition: &StreamDefinition,
+    ) -> Result<Option<&LeftOut>, Error> {
+        let Some(before) = before.filter(|before| before.system_identifier == self.system.identifier) else {
+            return Ok(None);
+        };
+        let perhaps = matches!(
+            definition.alteration_since(&before.definition),
+            Alteration::Renamed | Alteration::Touched
+        );
+        if !perhaps || !definition.has_table_of(&before.definition) {
+            return Ok(None);
+        }
+        let hosts = vec![session.info().host.clone()];
+        let compared = self
+            .left_out
+            .get_or_try_init(|| compare(config.source(), &self.catalog.tables, hosts, self.patience));
+        keep_alive(config, session, compared).await.map(Some)
     }
 }
 

@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use pg_logical::Lsn;
 use pg_logical::session::Session;
+use tokio::sync::OnceCell;
 
 use super::backfill;
 use super::connections::{keep_alive, transient_if_active};
 use super::resume_facts::ResumeFacts;
 use super::session_state::SessionState;
 use crate::checkpoint::{
-    Checkpoint, Handover, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
+    Checkpoint, Handover, LeftOut, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
@@ -41,6 +42,8 @@ pub(super) struct StartInputs<'a> {
     pub(super) record: Option<&'a SlotRecord>,
     /// Rows from before the slot that are not sent yet.
     pub(super) backfill: Option<&'a Backfill>,
+    /// What the comparison of log and stream has found, once it was needed.
+    pub(super) left_out: OnceCell<LeftOut>,
 }
 
 impl StartInputs<'_> {
@@ -74,6 +77,9 @@ impl StartInputs<'_> {
         let before = latest(state.checkpoint.as_ref(), stored);
         let resumption = self.resume(config, session, state, before.as_ref()).await?;
         if let Some(before) = &before {
+            if let Some(LeftOut::Unknown(why)) = self.left_out.get() {
+                watch::warn_of_renamed(why);
+            }
             watch::warn_of_rewritten(&self.catalog.stream_definition(&config.outbox), &before.definition);
         }
         log_start(config, state, before.as_ref(), &resumption);
@@ -129,6 +135,8 @@ impl StartInputs<'_> {
                 .filter(|(epoch, _)| before.is_some_and(|before| before.epoch == *epoch))
                 .map(|(_, other)| other),
             record,
+            left_out: &self.left_out,
+            patience: None,
         };
         let mut decided = found.decide(config, session, before, state.accepted_gap).await?;
         // what was committed before a new slot is among the rows from before it, except for messages

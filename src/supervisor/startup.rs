@@ -21,6 +21,7 @@ use pg_logical::replication::{ReplicationStream, StreamOf};
 use pg_logical::session::Session;
 use pg_logical::stream::Stream;
 use pg_logical::{Lsn, Oid, bulk_read};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,7 @@ use super::start_position::StartInputs;
 use super::tables::{CheckedTables, check_tables, claim};
 use super::{backfill, parked};
 use crate::advice;
-use crate::checkpoint::{Checkpoint, ResumeCheck, SlotRecord, StreamDefinition, System, latest};
+use crate::checkpoint::{Alteration, Checkpoint, ResumeCheck, SlotRecord, StreamDefinition, System, latest};
 use crate::config::Config;
 use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
@@ -39,6 +40,7 @@ use crate::outbox::Outbox;
 use crate::pipeline::{Pipeline, PresentColumns};
 use crate::postgres::backfills::Backfill;
 use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::log_comparison::compare;
 use crate::postgres::timeline;
 use crate::postgres::watch::{self, Watch};
 use crate::routing::Router;
@@ -339,8 +341,10 @@ impl Sessions {
         let CheckedTables { shard, other_slots, record, present } =
             keep_alive(config, &mut self.stream, checked).await?;
         let definition = catalog.stream_definition(&config.outbox);
-        if state.definition.as_ref().is_some_and(|before| definition.altered_since(before)) {
-            return Err(watch::altered(config.source(), catalog));
+        if let Some(before) = &state.definition {
+            let hosts = vec![self.stream.info().host.clone()];
+            let unaltered = unaltered(config, catalog, before, &definition, hosts);
+            keep_alive(config, &mut self.stream, unaltered).await?;
         }
         let unfinished = backfill::unfinished(config, &mut self.catalog, state);
         let backfill = keep_alive(config, &mut self.stream, unfinished).await?;
@@ -353,6 +357,25 @@ impl Sessions {
             present,
             backfill,
         })
+    }
+}
+
+/// Refuses to go on in a process whose last session had the definition `before`, if rows are missing since.
+async fn unaltered(
+    config: &Config,
+    catalog: &Catalog,
+    before: &StreamDefinition,
+    definition: &StreamDefinition,
+    hosts: Vec<Host>,
+) -> Result<(), Error> {
+    let source = config.source();
+    match definition.alteration_since(before) {
+        Alteration::None => Ok(()),
+        Alteration::Replaced => Err(watch::altered(source, catalog, &definition.missing_since(before, None))),
+        Alteration::Renamed | Alteration::Touched => {
+            let left_out = compare(source, &catalog.tables, hosts, None).await?;
+            watch::judge(source, catalog, before, &left_out)
+        }
     }
 }
 
@@ -406,6 +429,7 @@ impl Kafka {
             log_mismatch: state.log_mismatch.take(),
             record: tables.record.as_ref(),
             backfill: tables.backfill.as_deref(),
+            left_out: OnceCell::new(),
         };
         let (checkpoint, resume_check) =
             inputs.begin(config, session, state, &mut self.publisher, &mut self.store).await?;

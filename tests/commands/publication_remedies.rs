@@ -75,14 +75,14 @@ async fn remedies_for_a_publication_of_the_routers_own_lose_nothing() {
         let settings = Settings::new(&outbox, &kafka);
         let router = Router::active(&settings).await;
         outbox.insert_numbers("order", "a", 0..2).await;
+        outbox.all_confirmed().await;
         let text = Found::with(&settings).await.of(check);
         outbox.execute(printed(&text, "ALTER PUBLICATION")).await;
         outbox.insert_numbers("draft", "a", 2..4).await;
-        router.exits(3).await;
-        outbox.released().await;
-        let router = accept_gap(&settings).await;
+        // no row is missing, so the router goes on
         outbox.insert_numbers("order", "a", 4..6).await;
         arrive(&outbox, &kafka, 6).await;
+        outbox.all_confirmed().await;
         router.stop().await;
         assert_eq!(Found::with(&settings).await.of(check), "", "{alteration}");
     }
@@ -194,6 +194,7 @@ async fn rows_that_an_earlier_column_list_left_incomplete_are_sent_after_all() {
     outbox.execute("ALTER PUBLICATION outbox_router SET TABLE outbox").await;
     outbox.insert_numbers("order", "a", 4..6).await;
     let refused = Router::start(&settings).exits(3).await;
+    refused.says(&["2 of the rows that were committed since lack columns"]);
     let accepting = Router::with_arguments(&settings, &["--accept-gap", refused.accept_gap_position()]);
     let ended = accepting.exits(3).await;
     ended.says(&["payload", "column list"]).shown(&outbox);

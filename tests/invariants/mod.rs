@@ -1,5 +1,6 @@
 //! The guarantees that must never break: one file for each, whose tests start with its name.
 
+mod altered_publication;
 mod bounded_memory;
 mod contiguous_ack;
 pub(crate) mod feedback_never_starves;

@@ -12,14 +12,15 @@ use crate::support::shared;
 use crate::support::signal::Signal;
 
 /// Postgres 15 and later.
-const SCHEMA_PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public \
+pub(super) const SCHEMA_PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR TABLES IN SCHEMA public \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
 /// Debezium's default.
 const ALL_TABLES_PUBLICATION: &str = "CREATE PUBLICATION outbox_router FOR ALL TABLES \
      WITH (publish = 'insert', publish_via_partition_root = true)";
 
-const EVENT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}')";
+pub(super) const EVENT: &str =
+    "INSERT INTO outbox (aggregate_type, aggregate_id, payload) VALUES ('order', 'a', '{}')";
 
 /// Statements after which no row is missing from the stream.
 const ORDINARY_DDL: [&str; 17] = [
@@ -58,15 +59,15 @@ const PARTITIONED: &str = "CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(
      CREATE TABLE old PARTITION OF outbox FOR VALUES IN ('a')";
 
 /// A router that has sent one event.
-struct Setup {
-    outbox: Outbox,
+pub(super) struct Setup {
+    pub(super) outbox: Outbox,
     kafka: Kafka,
-    settings: Settings,
-    router: Router,
+    pub(super) settings: Settings,
+    pub(super) router: Router,
 }
 
 impl Setup {
-    async fn new(table: &str, publication: &str) -> Self {
+    pub(super) async fn new(table: &str, publication: &str) -> Self {
         let (outbox, kafka) = (Outbox::bare(shared::postgres()).await, Kafka::shared());
         outbox.execute(&format!("{table}; {publication}")).await;
         outbox.create_slot("pgoutput").await;
@@ -123,7 +124,7 @@ impl Setup {
     }
 
     /// The router stops with a reason, also after a restart, and resumes once a person has accepted the gap.
-    async fn assert_stops(self, running: bool, statements: &[&str], parts: &[&str]) {
+    pub(super) async fn assert_stops(self, running: bool, statements: &[&str], parts: &[&str]) {
         let AfterChange { outbox, kafka, settings, router, before } =
             self.change_unobserved(running, statements).await;
         let ended = router.exits(3).await;
@@ -145,7 +146,7 @@ impl Setup {
     }
 
     /// The router delivers everything and warns of nothing.
-    async fn assert_unaffected(self, running: bool, statements: &[&str], events: usize) {
+    pub(super) async fn assert_unaffected(self, running: bool, statements: &[&str], events: usize) {
         let AfterChange { outbox, kafka, mut router, .. } = self.change_unobserved(running, statements).await;
         router.ready().await;
         outbox.execute(EVENT).await;
@@ -278,7 +279,7 @@ async fn detached_partition(running: bool) {
     let statements = ["ALTER TABLE outbox DETACH PARTITION old", &EVENT.replace("outbox", "old"), ATTACH_OLD];
     partitioned()
         .await
-        .assert_stops(running, &statements, &["altered", "a partition is attached with rows"])
+        .assert_stops(running, &statements, &["altered", "the partition public.old was attached with rows"])
         .await;
 }
 
@@ -295,7 +296,10 @@ async fn temporarily_unpublished_by_detached_partition_is_detected_at_start() {
 #[tokio::test]
 async fn temporarily_unpublished_by_unlogged_partition_is_detected() {
     let statements = ["ALTER TABLE old SET UNLOGGED", EVENT, "ALTER TABLE old SET LOGGED"];
-    partitioned().await.assert_stops(true, &statements, &["altered", "becomes unlogged"]).await;
+    partitioned()
+        .await
+        .assert_stops(true, &statements, &["altered", "the partition public.old", "was unlogged for a time"])
+        .await;
 }
 
 async fn partition_maintenance(running: bool) {

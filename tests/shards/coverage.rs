@@ -1,6 +1,8 @@
 //! The router and its commands detect shards that do not cover every aggregate exactly once.
 
-use super::{MODES, has_row_filters, outbox, outbox_and_kafka, refused, settings, slots, succeeded};
+use super::{
+    MODES, all_confirmed, has_row_filters, outbox, outbox_and_kafka, refused, settings, slots, succeeded,
+};
 use crate::situations::page::keep;
 use crate::support::kafka::Kafka;
 use crate::support::router::Router;
@@ -197,4 +199,35 @@ async fn shards_of_ids_with_a_user_defined_collation_are_refused() {
         .await;
     let settings = settings(&outbox, &kafka, MODES[0], 2);
     refused(&settings.run(&["init"]), 1, &["collation", "COLLATE"]);
+}
+
+/// The other shards' rows are in the streams of other publications, so they are not missing.
+#[tokio::test]
+async fn shards_stop_after_an_alteration_only_if_rows_are_in_no_stream() {
+    let Some((outbox, kafka)) = outbox_and_kafka().await else { return };
+    let settings = settings(&outbox, &kafka, MODES[0], 2);
+    succeeded(settings.run(&["init"]), &[]);
+    let publication = "outbox_router_0_of_2";
+    let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT 'order', i, '{}' FROM generate_series(1, 20) i";
+    let router = Router::active(&settings).await;
+    outbox.execute(insert).await;
+    kafka.holds(&outbox.name, 20).await;
+    router.stop().await;
+    outbox.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert')")).await;
+    outbox.execute(insert).await;
+    let router = Router::active(&settings).await;
+    kafka.holds(&outbox.name, 40).await;
+    all_confirmed(&outbox).await;
+    router.stop().await;
+
+    let filter = format!(
+        "SELECT pg_get_expr(x.prqual, x.prrelid) FROM pg_publication_rel x JOIN pg_publication p ON p.oid = x.prpubid WHERE p.pubname = '{publication}'"
+    );
+    let filter = outbox.text(&filter).await;
+    let of_shard = outbox.text(&format!("SELECT (count(*) / 2)::text FROM outbox WHERE {filter}")).await;
+    outbox.execute(&format!("ALTER PUBLICATION {publication} DROP TABLE outbox")).await;
+    outbox.execute(insert).await;
+    outbox.execute(&format!("ALTER PUBLICATION {publication} ADD TABLE outbox WHERE ({filter})")).await;
+    let ended = Router::start(&settings).exits(3).await;
+    ended.says(&["OBR-3109", &format!("{of_shard} rows that were committed since are not in the stream")]);
 }

@@ -2,7 +2,9 @@
 
 use super::super::record::tests::sample_checkpoint;
 use super::*;
-use crate::checkpoint::{LogFingerprint, LogMismatch, ResumeCheck, SlotRecord, StreamDefinition, System};
+use crate::checkpoint::{
+    LeftOut, LogFingerprint, LogMismatch, ResumeCheck, SlotRecord, StreamDefinition, System, Traces,
+};
 use crate::error::{Effect, Error, ErrorCode, Remedy, Step};
 use crate::progress::{Landmark, Partial};
 use pg_logical::PgTimestamp;
@@ -21,6 +23,7 @@ struct Case {
     record: Option<SlotRecord>,
     exactly_once: bool,
     bookmark: Option<&'static str>,
+    left_out: Option<LeftOut>,
 }
 
 impl Case {
@@ -38,6 +41,7 @@ impl Case {
             record: None,
             exactly_once: true,
             bookmark: None,
+            left_out: None,
         }
     }
 
@@ -52,6 +56,7 @@ impl Case {
             system: &system,
             history: self.history,
             definition: &self.definition,
+            left_out: self.left_out.as_ref(),
             recovery: &Remedy::from("In one session: SELECT 1"),
             log_mismatch: self.log_mismatch,
             record: self.record.as_ref(),
@@ -161,6 +166,46 @@ fn a_position_that_was_read_under_another_name_is_a_conflict_in_both_modes() {
         ErrorCode::AnotherSlot,
         "a slot that was created by hand"
     );
+}
+
+/// `check`, a start and the watch compare log and stream where the catalogues alone cannot tell.
+#[test]
+fn an_alteration_is_a_conflict_only_if_it_left_rows_out() {
+    let sample = || sample_checkpoint().definition;
+    let touched = StreamDefinition {
+        publication: sample().publication.map(|publication| format!("{publication}0")),
+        ..sample()
+    };
+    let replaced = StreamDefinition { publication: Some("9/745".into()), ..sample() };
+    let named = |xid: &str| {
+        let traces = Traces { named_at: Some(xid.into()), ..Traces::default() };
+        StreamDefinition { traces: [("public.outbox".into(), traces)].into(), ..sample() }
+    };
+    let rows = |missing| Some(LeftOut::Rows { missing, incomplete: 0 });
+    let unknown = || Some(LeftOut::Unknown("no test_decoding".into()));
+    for (definition, left_out, says) in [
+        (touched.clone(), Some(LeftOut::None), None),
+        (touched.clone(), rows(1), Some("one row that was committed since is not in the stream")),
+        (touched.clone(), rows(7), Some("7 rows that were committed since are not")),
+        (touched.clone(), unknown(), Some("is not known: no test_decoding")),
+        (touched, None, Some("was altered")),
+        (named("2"), Some(LeftOut::None), None),
+        (named("2"), rows(5), Some("5 rows")),
+        (named("2"), unknown(), None),
+        (replaced, Some(LeftOut::None), Some("was altered")),
+    ] {
+        let mut case = Case { definition, left_out, ..Case::new() };
+        case.checkpoint.as_mut().unwrap().definition = named("1");
+        let decided = case.decided(None);
+        match says {
+            None => assert_eq!(decided, Ok(Start::Resumed(at(0x1000)))),
+            Some(says) => {
+                let conflict = decided.unwrap_err();
+                assert_eq!(conflict.code, ErrorCode::AlteredWhileAway);
+                assert!(conflict.what.contains(says), "{conflict:?}");
+            }
+        }
+    }
 }
 
 /// The slots of two databases have nothing to do with each other.

@@ -1,8 +1,11 @@
 //! The checkpoints in Kafka: whether the topic retains them, and whether the next start would resume there.
 
+use std::time::Duration;
+
 use pg_logical::Lsn;
 use pg_logical::connect::Startup;
 use pg_logical::session::Session;
+use tokio::sync::OnceCell;
 
 use super::finding::Findings;
 use super::kafka::KafkaState;
@@ -27,6 +30,9 @@ const USUAL: u64 = 2 << 10;
 
 /// The size of a record with many tables, or with parked events that are retried.
 const ROOM: u64 = 16 << 10;
+
+/// How long to wait for transactions that have written to the tables.
+const WRITERS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The slot and publication of one router, to compare with its checkpoint.
 pub(super) struct RouterState {
@@ -83,6 +89,8 @@ impl RouterState {
             system: &system,
             log_mismatch: None,
             record: self.record.as_ref(),
+            left_out: &OnceCell::new(),
+            patience: Some(WRITERS_PATIENCE),
         };
         let decided = facts.decide(config, &mut session, checkpoint, None).await;
         session.close().await;

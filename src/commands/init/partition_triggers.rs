@@ -1,6 +1,6 @@
 //! Event triggers for a partitioned outbox. If a partition with rows is attached, or a partition was unlogged for a time, the
-//! stream does not contain its rows, and the catalogues do not show it. So the triggers run an ALTER PUBLICATION without effect
-//! in the same transaction: the router sees an altered publication and stops (tried on 14, 15 and 18).
+//! stream does not contain its rows, and the catalogues do not show it. So the triggers note it in a table, in the same transaction. The
+//! router reads that table together with the catalogues, and stops (tried on 14, 15 and 18).
 
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
@@ -22,8 +22,7 @@ DECLARE
   parts regclass[] := '{}';
   leaf regclass;
   filled boolean := false;
-  publications name[];
-  publication name;
+  outboxes oid[];
   hint CONSTANT text := 'Compare the partition with the topics. The owner of function outbox_router.partition_brings_rows has to be a superuser: ''outbox-router init'', run as one, sees to that.';
 BEGIN
   IF tg_event = 'table_rewrite' THEN
@@ -51,13 +50,15 @@ BEGIN
     END LOOP;
   END IF;
   FOREACH part IN ARRAY parts LOOP
-    publications := ARRAY(
-      SELECT DISTINCT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
-      JOIN pg_namespace n ON n.nspname = t.schemaname
-      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-      WHERE p.pubviaroot AND c.oid IN (SELECT relid FROM pg_partition_ancestors(part)));
+    -- a publication is not asked for its tables by name, because that would wait for locks of others
+    EXECUTE 'SELECT array_agg(c.oid) FROM pg_partition_ancestors($1) a JOIN pg_class c ON c.oid = a.relid
+      WHERE EXISTS (SELECT FROM pg_publication p WHERE p.pubviaroot AND (p.puballtables
+      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)'
+      || CASE WHEN current_setting('server_version_num')::int >= 150000
+      THEN ' OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)' ELSE '' END
+      || '))' INTO outboxes USING part;
     -- tables of others are not read, and neither are foreign ones, with the rights of a superuser
-    CONTINUE WHEN publications = '{}';
+    CONTINUE WHEN outboxes IS NULL;
     FOR leaf IN
       SELECT t.relid FROM pg_partition_tree(part) t JOIN pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
     LOOP
@@ -65,17 +66,8 @@ BEGIN
       EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', leaf) INTO filled;
     END LOOP;
     CONTINUE WHEN NOT filled;
-    FOREACH publication IN ARRAY publications LOOP
-      BEGIN
-        -- of two transactions that alter a publication at once, the second would fail
-        PERFORM pg_advisory_xact_lock(hashtextextended('outbox_router.partition_brings_rows', 0));
-        EXECUTE format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', publication);
-        RAISE WARNING 'not all rows of partition % are in the stream of publication %: outbox-router stops here', part, publication;
-      EXCEPTION WHEN OTHERS THEN
-        RAISE WARNING 'outbox-router does not see the rows of partition %: publication % could not be altered: %',
-          part, publication, SQLERRM USING HINT = hint;
-      END;
-    END LOOP;
+    INSERT INTO outbox_router.rows_not_in_log (outbox, partition) SELECT o, part::text FROM unnest(outboxes) o;
+    RAISE WARNING 'not all rows of partition % are in the log of its table: outbox-router stops here', part;
     RETURN;
   END LOOP;
 EXCEPTION WHEN OTHERS THEN
@@ -97,7 +89,7 @@ pub(super) fn object(config: &Config) -> Option<Object> {
     Some(Object {
         name: format!("event triggers {attach} and {rewrite}"),
         purpose: "Made only for a partitioned outbox. A partition that is attached with rows, or is unlogged for a time, brings rows \
-                  that no stream holds: these alter the publication then, without changing it, which stops the router"
+                  that no stream holds: these note it in outbox_router.rows_not_in_log, which stops the router"
             .to_owned(),
         there: format!(
             "(NOT {partitioned}\n  OR {as_made}\n  AND {})",

@@ -15,6 +15,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         "retention",
         "prunes",
         "partitioned",
+        "rows_not_in_log",
     ],
     files: &[
         migration!("", 1, "router_schema"),
@@ -29,6 +30,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         migration!("", 10, "prune_to_file"),
         migration!("", 11, "archived_rows"),
         migration!("", 12, "partitioned"),
+        migration!("", 13, "rows_not_in_log"),
     ],
 };
 
@@ -54,6 +56,7 @@ mod tests {
             "5691544329805199504",
             "11979374216111203089",
             "15593250652431079973",
+            "10054621947879610213",
         ];
         assert_eq!(checksums, known);
     }

@@ -88,6 +88,7 @@ impl Catalog {
         let mut catalog = read(&rows, outbox.tables.len(), tables).map_err(|Unreadable| {
             pg_logical::Error::transient("the catalogues returned a row that cannot be read")
         })?;
+        catalog.read_notes(session).await?;
         if let Some(xmin) = catalog.slot.as_ref().and_then(lost_since) {
             catalog.held_by = OpenTransaction::since(session, xmin).await?;
         }
@@ -95,6 +96,18 @@ impl Catalog {
             catalog.slot_was_read = slot_record::may_have_been_read(session, &postgres.slot).await?;
         }
         Ok(catalog)
+    }
+
+    /// Reads what the triggers on partitions have noted last.
+    async fn read_notes(&mut self, session: &mut Session) -> Result<(), QueryError> {
+        for table in self.tables.iter_mut().flatten().filter(|table| table.notes_readable) {
+            let sql = format!(
+                "SELECT r.id || ' ' || r.partition FROM outbox_router.rows_not_in_log r WHERE r.outbox = {} ORDER BY r.id DESC LIMIT 1",
+                table.oid
+            );
+            table.traces.not_in_log = session.query_one(&sql).await?;
+        }
+        Ok(())
     }
 
     /// Whether the stream certainly contains every event: the publication publishes inserts into the tables, and the router
@@ -204,7 +217,7 @@ impl Catalog {
 }
 
 /// `server_version_num`, on which it depends what the catalogues have.
-async fn server_version(session: &mut Session) -> Result<u32, QueryError> {
+pub async fn server_version(session: &mut Session) -> Result<u32, QueryError> {
     let version = session.query_one("SHOW server_version_num").await?;
     Ok(version.and_then(|text| text.parse().ok()).unwrap_or_default())
 }

@@ -355,6 +355,8 @@ mod tests {
             row_filter: None,
             traces: Traces::default(),
             partitions_watched: false,
+            former_triggers: false,
+            notes_readable: false,
         }
     }
 

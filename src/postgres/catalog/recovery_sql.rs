@@ -17,7 +17,7 @@ use crate::shards;
 
 /// A column in a line of `test_decoding`: its name, its type, and its value as a literal (contrib/test_decoding in the sources
 /// of Postgres).
-const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:[^']|'')*'|[^ ]+)"#;
+pub const FIELD: &str = r#" ("(?:[^"]|"")*"|[^ "[]+)\[((?:[^][]|\[\])+)\]:(null|'(?:[^']|'')*'|[^ ]+)"#;
 
 /// A policy that hides rows makes the statements fail, which would save or replace only some rows otherwise.
 const ALL_ROWS: &str = "SET row_security = off";
@@ -280,6 +280,8 @@ mod tests {
             row_filter: None,
             traces: Default::default(),
             partitions_watched: false,
+            former_triggers: false,
+            notes_readable: false,
         })
     }
 

@@ -5,7 +5,6 @@ use pg_logical::{Lsn, quoting};
 use super::Catalog;
 use super::first_slot;
 use super::recovery_sql::{self, Recovery, Until};
-use super::table::Table;
 use crate::config::{OutboxSource, TableName};
 use crate::error::{Remedy, Step};
 use crate::shards;
@@ -21,10 +20,9 @@ pub(super) fn resume_after_alteration(catalog: &Catalog, source: OutboxSource<'_
             .preceded_by(fix.clone())
             .and("To go on without the rows that were not published", start.preceded_by(fix));
     }
-    fix.then_all(Remedy::steps([Step::new(format!(
-        "{}Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
-        why_altered(&catalog.tables)
-    ))
+    fix.then_all(Remedy::steps([Step::new(
+        "Start the router: it stops again, and prints with its position how to find and send the rows that were not published",
+    )
     .typing(run)]))
 }
 
@@ -33,10 +31,9 @@ pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, positi
     let Recovery { store, show, send } =
         recovery_sql::in_commit_order(source, &catalog.tables, position, Until::Now);
     let mut save = Step::new(format!(
-        "{}Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
+        "Stop all routers, and create the publication if it does not exist. As an administrator, in one psql session, save what was \
          committed after {position}, in commit order and with rows deleted since. LOCK TABLE waits for transactions that have written to \
-         the table, and writers wait for it. The result has the number of rows, and a `slot advance` command for step 3",
-        why_altered(&catalog.tables)
+         the table, and writers wait for it. The result has the number of rows, and a `slot advance` command for step 3"
     ))
     .typing(catalog.init(source));
     if !source.outbox.tables.is_empty() {
@@ -48,7 +45,8 @@ pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, positi
         save.sql(store),
         Step::new(format!(
             "Look at the saved rows. What was sent in the last moments before the router stopped is sent twice, and so is the sent part of \
-             a transaction. Rows written while the table was unlogged are not among them: they are only in the table. {}",
+             a transaction. Rows written while the table was unlogged, and older rows of an attached partition, are not among them: they \
+             are only in the table. {}",
             recovery_sql::of_which_shards(source)
         ).trim_end().trim_end_matches('.'))
         .sql(show),
@@ -60,16 +58,6 @@ pub(super) fn recovery_steps(catalog: &Catalog, source: OutboxSource<'_>, positi
         .typing(format!("outbox-router run{}", shards::argument(source.shard)))
         .sql(send),
     ])
-}
-
-/// Who may have altered the publication.
-fn why_altered(tables: &[Option<Table>]) -> &'static str {
-    if tables.iter().flatten().any(|table| table.partitioned) {
-        "The event triggers of `outbox-router init` alter the publication when a partition is attached with rows or becomes \
-         unlogged; its rows are then not in the stream. "
-    } else {
-        ""
-    }
 }
 
 /// The finding about an unlogged table.

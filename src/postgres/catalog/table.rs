@@ -24,6 +24,10 @@ pub struct Table {
     pub(super) traces: Traces,
     /// Whether the triggers from `init` watch its partitions.
     pub(super) partitions_watched: bool,
+    /// Whether the triggers are those of an earlier version, which altered the publication.
+    pub former_triggers: bool,
+    /// Whether what the triggers have noted can be read.
+    pub(super) notes_readable: bool,
 }
 
 /// What the catalogues say about a configured name without a look at the publication, for which Postgres locks the table.
@@ -53,7 +57,8 @@ impl Named {
     }
 }
 
-// `xmin` is the transaction that wrote the row, so it changes with each alteration
+// `xmin` is the transaction that wrote the row, so it changes with each alteration. RENAME, SET SCHEMA and OWNER TO write the row of the
+// row type, and no other command on the table does (tried on 15 and 18).
 pub(super) fn columns(version: u32) -> String {
     let schemas = "(SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_namespace x WHERE x.pnpubid = p.oid AND x.pnnspid = c.relnamespace)";
@@ -69,11 +74,19 @@ pub(super) fn columns(version: u32) -> String {
     let (schemas, since, filter) =
         if version >= 150_000 { (schemas, since, filter) } else { ("NULL", "NULL", "NULL") };
     let published = is_published(version);
-    let partitions_watched = partition_triggers_fire();
+    let triggers = format!(
+        "{}, EXISTS (SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace y ON y.oid = f.pronamespace \
+         WHERE y.nspname = 'outbox_router' AND f.proname = 'partition_brings_rows' AND strpos(f.prosrc, 'rows_not_in_log') = 0), \
+         c.relkind = 'p' AND EXISTS (SELECT FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace y ON y.oid = x.relnamespace \
+         WHERE y.nspname = 'outbox_router' AND x.relname = 'rows_not_in_log' AND pg_catalog.has_schema_privilege(y.oid, 'USAGE') \
+         AND pg_catalog.has_table_privilege(x.oid, 'SELECT'))",
+        partition_triggers_fire()
+    );
+    let named_at = "(SELECT t.xmin FROM pg_catalog.pg_type t WHERE t.oid = c.reltype) || '/' || n.xmin";
     let traces = format!(
-        "{since}, CASE c.relkind WHEN 'r' THEN c.relfilenode END, \
+        "{since}, {named_at}, CASE c.relkind WHEN 'r' THEN c.relfilenode END, \
          (SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
-         FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid), {partitions_watched}"
+         FROM pg_catalog.pg_publication_rel x WHERE x.prrelid = c.oid), {triggers}"
     );
     format!(
         "c.oid, c.relkind = 'p', c.relpersistence = 'u', \
@@ -125,10 +138,10 @@ impl Table {
         let (partitioned, unlogged) = (flag(next()), flag(next()));
         let membership = next().unwrap_or_default();
         let (published, row_filter) = (flag(next()), next());
-        let (schema, file, named_by) = (next(), next(), next().unwrap_or_default());
-        let named_by = named_by.split_whitespace().map(str::to_owned).collect();
-        let traces = Traces { schema, file, named_by };
-        let partitions_watched = flag(next());
+        let (schema, named_at, file) = (next(), next(), next());
+        let named_by = next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+        let traces = Traces { schema, named_at, file, named_by, not_in_log: None };
+        let (fire, former_triggers, notes_readable) = (flag(next()), flag(next()), flag(next()));
         Ok(oid.map(|oid| Table {
             oid,
             partitioned,
@@ -137,7 +150,9 @@ impl Table {
             published,
             row_filter,
             traces,
-            partitions_watched,
+            partitions_watched: fire && notes_readable && !former_triggers,
+            former_triggers,
+            notes_readable,
         }))
     }
 }
