@@ -156,6 +156,7 @@ codes! {
     TableMissing = 4101, "the outbox table does not exist, or is not a table", Late, "they wait in the log, also those written under a new name of the table; if there is none, applications cannot write any";
     TableNotLogged = 4102, "the outbox table is unlogged", Lost, "those written while it is unlogged are only in the table; the steps send them";
     ColumnUnusable = 4103, "a column is missing or has an unusable type", Late, WAIT;
+    RowsElsewhere = 4104, "rows of the outbox table are in a relation that is not published under its name", Lost, "those in that relation; the steps send them";
     // 5000: Kafka
     KafkaLogin = 5001, "the brokers refuse the credentials, or no token comes", Late, WAIT;
     KafkaRefused = 5002, "the brokers refuse a request", Late, WAIT;

@@ -4,6 +4,7 @@
 mod commands;
 mod first_slot;
 pub(crate) mod page;
+mod rows_elsewhere;
 pub(crate) mod slot;
 mod stream;
 pub(crate) mod typist;
@@ -177,6 +178,15 @@ const PROOFS: &[(Code, Proof)] = &[
             "situation_table_unlogged",
             "situation_table_unlogged_and_unpublished",
             "situation_first_slot_of_an_unlogged_table",
+        ]),
+    ),
+    (
+        Code::RowsElsewhere,
+        Typed(&[
+            "situation_rows_in_a_table_that_inherits",
+            "situation_rows_in_a_table_that_inherits_while_the_router_runs",
+            "situation_rows_in_an_unlogged_partition",
+            "situation_rows_elsewhere_before_there_is_a_slot",
         ]),
     ),
     (Code::ColumnUnusable, Decides(VALUE)),

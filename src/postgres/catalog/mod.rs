@@ -13,6 +13,7 @@ mod slot;
 #[cfg(test)]
 pub(crate) use slot::tests;
 pub mod recovery_sql;
+mod rows_elsewhere;
 mod table;
 mod unnamed_outboxes;
 

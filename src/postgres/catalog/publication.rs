@@ -217,6 +217,14 @@ fn table_fault(
             rows: Rows::Unlogged,
         });
     }
+    if let Some(elsewhere) = &table.elsewhere {
+        return Err(Fault {
+            code: ErrorCode::RowsElsewhere,
+            what: elsewhere.what(table_name),
+            remedy: elsewhere.remedy(catalog, source, table_name),
+            rows: Rows::Unlogged,
+        });
+    }
     if table.partitioned && !publication.via_root {
         return Err(Fault::unpublished(
             ErrorCode::PublishedByPartition,
@@ -357,6 +365,7 @@ mod tests {
             partitions_watched: false,
             former_triggers: false,
             notes_readable: false,
+            elsewhere: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use pg_logical::quoting::literal;
 
+use super::rows_elsewhere::{self, RowsElsewhere};
 use super::{Unreadable, Values, flag, parsed};
 use crate::checkpoint::Traces;
 
@@ -28,6 +29,8 @@ pub struct Table {
     pub former_triggers: bool,
     /// Whether what the triggers have noted can be read.
     pub(super) notes_readable: bool,
+    /// A relation below it whose rows are not in the stream.
+    pub(super) elsewhere: Option<RowsElsewhere>,
 }
 
 /// What the catalogues say about a configured name without a look at the publication, for which Postgres locks the table.
@@ -93,7 +96,8 @@ pub(super) fn columns(version: u32) -> String {
          coalesce((SELECT pg_catalog.string_agg(x.oid || '/' || x.xmin, ' ' ORDER BY x.oid) \
          FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = c.oid), '') \
          || '; ' || coalesce({schemas}, ''), \
-         {published}, {filter}, {traces}"
+         {published}, {filter}, {traces}, {}",
+        rows_elsewhere::COLUMN
     )
 }
 
@@ -142,6 +146,7 @@ impl Table {
         let named_by = next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
         let traces = Traces { schema, named_at, file, named_by, not_in_log: None };
         let (fire, former_triggers, notes_readable) = (flag(next()), flag(next()), flag(next()));
+        let elsewhere = next().map(|json| serde_json::from_str(&json)).transpose().map_err(|_| Unreadable)?;
         Ok(oid.map(|oid| Table {
             oid,
             partitioned,
@@ -153,6 +158,7 @@ impl Table {
             partitions_watched: fire && notes_readable && !former_triggers,
             former_triggers,
             notes_readable,
+            elsewhere,
         }))
     }
 }
