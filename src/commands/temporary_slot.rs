@@ -143,9 +143,10 @@ async fn open<K: Sink>(
     let (host, backend_pid) = (session.info().host.clone(), session.backend_pid());
     let stream = stream(&config, session, from).await?;
     let definition = catalog.stream_definition(&config.outbox);
+    let unwatched = catalog::unwatched(config.source(), &catalog.tables);
     let slot = SlotParts {
         stream,
-        watch: Watch::start(&config.name, config.source(), None, host, backend_pid, definition),
+        watch: Watch::start(&config.name, config.source(), None, host, backend_pid, definition, unwatched),
         confirmed: slot_start,
         resume_check: None,
         gap_accepted: false,

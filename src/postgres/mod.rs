@@ -24,6 +24,7 @@
 //! messages.
 
 pub mod administrator;
+pub mod alteration;
 pub mod backfills;
 pub mod bookmarks;
 pub mod catalog;

@@ -4,13 +4,14 @@
 //! it. Each check reads the server's flush LSN before the catalogues, so a check without findings vouches for the log up to
 //! that LSN. The slot is never confirmed past it.
 
+mod check_failure;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use pg_logical::QueryError;
 use pg_logical::connect::Startup;
 use pg_logical::conninfo::{ConnInfo, Host};
-use pg_logical::server_error::is_unavailable;
 use pg_logical::session::{Row, Session};
 use pg_logical::{Lsn, PgTimestamp, lock_wait};
 use tokio::sync::{Notify, mpsc};
@@ -18,17 +19,20 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use check_failure::{CheckFailure, within_timeout};
+
+use super::alteration::{altered, judge, warn_of_rewritten, warn_of_unwatched};
 use super::bookmarks::{self, Bookmark};
-use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot, Table};
+use super::catalog::{Catalog, FLUSH_LSN, Missing, Slot, Table, unwatched};
 use super::heartbeat::{Writer, Written};
 use super::log_comparison::compare;
 use super::open_transaction::OpenTransaction;
 use super::slot_headroom;
 use super::standby_slots::{self, Unconfirmed};
-use crate::advice::{self, LOCK_REMEDY};
+use crate::advice;
 use crate::checkpoint::{Alteration, LeftOut, StreamDefinition};
 use crate::config::{Outbox, OutboxSource, Postgres};
-use crate::error::{Error, ErrorCode, Peer, Transient, with_config_file};
+use crate::error::{Error, Peer};
 use crate::shards::Shard;
 
 /// How often it checks without being asked.
@@ -105,7 +109,7 @@ pub struct Watch {
 
 impl Watch {
     /// Starts to check the server that the stream comes from, where its process is `walsender`. `baseline` is what the
-    /// session found at its start.
+    /// session found at its start, and `unwatched` are the warnings that it logged.
     pub fn start(
         router: &str,
         source: OutboxSource<'_>,
@@ -113,6 +117,7 @@ impl Watch {
         host: Host,
         walsender: i32,
         baseline: StreamDefinition,
+        unwatched: Vec<(String, String)>,
     ) -> Self {
         // one report at a time: a reader that does not take it needs no second one
         let (sender, reports) = mpsc::channel(1);
@@ -141,6 +146,7 @@ impl Watch {
             next_bookmarks: Instant::now(),
             heartbeat,
             comparison: None,
+            unwatched,
         };
         Watch { reports, check_now, check_walsender, task: tokio::spawn(watcher.run()), host }
     }
@@ -201,6 +207,8 @@ struct Watcher {
     next_bookmarks: Instant,
     heartbeat: Option<Writer>,
     comparison: Option<Comparison>,
+    /// The warnings about tables that were right at the last check, or at the start.
+    unwatched: Vec<(String, String)>,
 }
 
 /// A comparison of the log with the stream, in a session of its own because it may take long.
@@ -365,6 +373,9 @@ impl Watcher {
             },
         }
         warn_of_rewritten(&definition, &self.last);
+        let unwatched = unwatched(source, &catalog.tables);
+        warn_of_unwatched(&unwatched, &self.unwatched);
+        self.unwatched = unwatched;
         self.last = definition;
         let missing = || Error::transient(Peer::Postgres, "the slot's row is gone");
         let heartbeat = self.heartbeat.as_ref().map(|heartbeat| heartbeat.written().clone());
@@ -434,18 +445,6 @@ impl Watcher {
     }
 }
 
-async fn within_timeout<T, E: Into<CheckFailure>>(
-    check: impl Future<Output = Result<T, E>>,
-) -> Result<T, CheckFailure> {
-    match timeout(CHECK_TIMEOUT, check).await {
-        Ok(result) => result.map_err(Into::into),
-        Err(_) => Err(CheckFailure::Failed(Error::transient(
-            Peer::Postgres,
-            "the server did not answer a query of the catalogues",
-        ))),
-    }
-}
-
 impl Walsender {
     /// Calls the function behind `pg_stat_replication`, because the view reads all server processes.
     async fn query(session: &mut Session, pid: i32) -> Result<Report, QueryError> {
@@ -462,98 +461,5 @@ impl Walsender {
             .first()
             .map(|row| Walsender { reply_time: reply_time(row), hidden: row.get(1) == Some("t") });
         Ok(Report::Walsender { asked, walsender })
-    }
-}
-
-/// Refuses to go on if rows are missing from the stream, or may be. `left_out` was found because the definition differs from `before`.
-///
-/// # Errors
-/// The router has to stop.
-pub fn judge(
-    source: OutboxSource<'_>,
-    catalog: &Catalog,
-    before: &StreamDefinition,
-    left_out: &LeftOut,
-) -> Result<(), Error> {
-    let definition = catalog.stream_definition(source.outbox);
-    match (definition.alteration_since(before), left_out) {
-        (Alteration::None, _) | (Alteration::Renamed | Alteration::Touched, LeftOut::None) => Ok(()),
-        (Alteration::Renamed, LeftOut::Unknown(why)) => {
-            warn_of_renamed(why);
-            Ok(())
-        }
-        _ => Err(altered(source, catalog, &definition.missing_since(before, Some(left_out)))),
-    }
-}
-
-/// Warns that another table may have had the name of the outbox.
-pub fn warn_of_renamed(why: &str) {
-    tracing::warn!(
-        peer = "postgres",
-        reason = why,
-        remedy = "If another table had the name of the outbox for a time, insert its rows into the outbox",
-        "an outbox table or its schema was renamed, or has another owner; the log cannot be compared with the stream"
-    );
-}
-
-/// The error if the publication or a table is not the one that the stream was started with. `missing` is what is known of missing rows.
-pub fn altered(source: OutboxSource<'_>, catalog: &Catalog, missing: &str) -> Error {
-    let (publication, tables) = (&source.postgres.publication, source.outbox.table_names());
-    Error::not_safe(
-        ErrorCode::AlteredWhileRunning,
-        format!(
-            "the publication {publication}, or the table {tables}, was altered, or dropped and created again, while the \
-             router ran{missing}"
-        ),
-        catalog.resume_after_alteration(source),
-    )
-}
-
-/// Warns of tables that were rewritten while nothing prevented them from being unlogged for a time.
-pub fn warn_of_rewritten(now: &StreamDefinition, before: &StreamDefinition) {
-    for table in now.rewritten_since(before) {
-        tracing::warn!(
-            table,
-            remedy = with_config_file(
-                "If it was made unlogged, compare the table with the topics. `outbox-router check` says how to prevent that"
-            ),
-            "the outbox table was rewritten: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE. If that made it unlogged for a time, rows \
-             that were written then are not in the stream"
-        );
-    }
-}
-
-/// Why a check gave no report.
-enum CheckFailure {
-    /// It failed; the next one may succeed.
-    Failed(Error),
-    /// Another session holds a lock; with a remedy, if it is known which one.
-    Locked(String, Option<&'static str>),
-    /// The session is over.
-    Ended(Error),
-}
-
-impl From<QueryError> for CheckFailure {
-    fn from(error: QueryError) -> Self {
-        if lock_wait::is_lock_timeout(&error) {
-            let named = error.server_error().is_some_and(|error| error.detail.is_some());
-            return CheckFailure::Locked(error.to_string(), named.then_some(LOCK_REMEDY));
-        }
-        let unavailable = error.code().is_some_and(is_unavailable);
-        Error::from(Transient::of_postgres(error.to_string(), unavailable)).into()
-    }
-}
-
-impl From<Error> for CheckFailure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Definite(_) => CheckFailure::Ended(error),
-            // A server that shuts down waits for its walsenders, and they wait for the router, so the router has to
-            // disconnect first.
-            Error::Transient(Transient { unavailable: true, what, .. }) => CheckFailure::Ended(
-                Error::transient(Peer::Postgres, format!("the server is shutting down: {what}")),
-            ),
-            Error::Transient(_) => CheckFailure::Failed(error),
-        }
     }
 }

@@ -212,7 +212,8 @@ pub(super) async fn start(
         );
     }
     let (host, pid) = (holder.info().host.clone(), holder.backend_pid());
-    let watch = Watch::start(&config.name, config.source(), None, host, pid, definition);
+    let watch =
+        Watch::start(&config.name, config.source(), None, host, pid, definition, state.unwatched.clone());
     let pipeline =
         Pipeline::new(outbox, router, None, Lsn::INVALID, config.outbox.on_update, monitor.clone());
     let parts = BackfillParts {

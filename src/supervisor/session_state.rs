@@ -29,6 +29,8 @@ pub(super) struct SessionState {
     pub(super) log_mismatch: Option<(u64, LogMismatch)>,
     /// The publication and tables of the last session.
     pub(super) definition: Option<StreamDefinition>,
+    /// The warnings about tables that were logged.
+    pub(super) unwatched: Vec<(String, String)>,
     /// The largest batch in bytes that every topic accepts.
     pub(super) batch_bytes: usize,
     /// The current size of Kafka transactions.
@@ -76,6 +78,7 @@ impl Default for SessionState {
             hands_over: false,
             log_mismatch: None,
             definition: None,
+            unwatched: Vec::new(),
             batch_bytes: DEFAULT_BATCH_BYTES,
             transaction_size: TransactionSize::default(),
             topics: Arc::default(),

@@ -21,10 +21,10 @@ use crate::checkpoint::{
 };
 use crate::config::Config;
 use crate::error::{Error, ErrorCode, Remedy, Step};
+use crate::postgres::alteration;
 use crate::postgres::backfills::Backfill;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
-use crate::postgres::watch;
 use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, StoredCheckpoints, look_up};
 use crate::source::slot::no_gap_to_accept;
@@ -78,9 +78,12 @@ impl StartInputs<'_> {
         let resumption = self.resume(config, session, state, before.as_ref()).await?;
         if let Some(before) = &before {
             if let Some(LeftOut::Unknown(why)) = self.left_out.get() {
-                watch::warn_of_renamed(why);
+                alteration::warn_of_renamed(why);
             }
-            watch::warn_of_rewritten(&self.catalog.stream_definition(&config.outbox), &before.definition);
+            alteration::warn_of_rewritten(
+                &self.catalog.stream_definition(&config.outbox),
+                &before.definition,
+            );
         }
         log_start(config, state, before.as_ref(), &resumption);
         let Resumption { checkpoint, check, .. } = resumption;

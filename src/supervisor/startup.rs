@@ -38,11 +38,12 @@ use crate::error::{Definite, Error, Exit, Peer};
 use crate::monitor::{Monitor, State};
 use crate::outbox::Outbox;
 use crate::pipeline::{Pipeline, PresentColumns};
+use crate::postgres::alteration;
 use crate::postgres::backfills::Backfill;
-use crate::postgres::catalog::{Catalog, Slot};
+use crate::postgres::catalog::{self, Catalog, Slot};
 use crate::postgres::log_comparison::compare;
 use crate::postgres::timeline;
-use crate::postgres::watch::{self, Watch};
+use crate::postgres::watch::Watch;
 use crate::routing::Router;
 use crate::sink::dead_letters::DeadLetterParts;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, look_up};
@@ -168,6 +169,7 @@ pub(super) async fn start(
     }
     state.checkpoint = Some(checkpoint.clone());
     state.definition = Some(tables.definition.clone());
+    state.unwatched = catalog::unwatched(config.source(), &found.catalog.tables);
     let position = checkpoint.position.flush;
     let (source, pipeline, start) = match opened {
         Opened::Stream(stream) => {
@@ -191,6 +193,7 @@ pub(super) async fn start(
                     host.clone(),
                     backend_pid,
                     tables.definition,
+                    state.unwatched.clone(),
                 ),
                 confirmed: found.confirmed(),
                 resume_check,
@@ -371,10 +374,12 @@ async fn unaltered(
     let source = config.source();
     match definition.alteration_since(before) {
         Alteration::None => Ok(()),
-        Alteration::Replaced => Err(watch::altered(source, catalog, &definition.missing_since(before, None))),
+        Alteration::Replaced => {
+            Err(alteration::altered(source, catalog, &definition.missing_since(before, None)))
+        }
         Alteration::Renamed | Alteration::Touched => {
             let left_out = compare(source, &catalog.tables, hosts, None).await?;
-            watch::judge(source, catalog, before, &left_out)
+            alteration::judge(source, catalog, before, &left_out)
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, ErrorCode, Peer, with_config_file};
 use crate::outbox::Outbox;
 use crate::pipeline::PresentColumns;
+use crate::postgres::alteration::warn_of_unwatched;
 use crate::postgres::catalog::{self, Catalog, Columns, Missing};
 use crate::postgres::dead_letters::sql as dead_letters;
 use crate::postgres::slot_record;
@@ -38,12 +39,11 @@ pub(super) async fn check_tables(
     if !state.was_active {
         catalog::check_column_lists(outbox, config.source(), &columns, catalog)?;
         columns.iter().try_for_each(|columns| columns.check(outbox))?;
-        let unwatched = catalog::unwatched(config.source(), &catalog.tables);
-        let unnamed = catalog::unnamed_outboxes(session, config.source()).await?;
-        for (what, remedy) in unwatched.into_iter().chain(unnamed) {
+        if let Some((what, remedy)) = catalog::unnamed_outboxes(session, config.source()).await? {
             tracing::warn!(remedy = with_config_file(remedy), "{what}");
         }
     }
+    warn_of_unwatched(&catalog::unwatched(config.source(), &catalog.tables), &state.unwatched);
     if !config.dead_letters.park() {
         refuse_parked_events(config, session).await?;
     }

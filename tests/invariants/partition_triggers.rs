@@ -68,7 +68,12 @@ async fn partition_triggers_let_ddl_pass_after_owner_loses_superuser_and_init_re
     assert_eq!(attached.code, 0, "{attached:?}");
     let warning = "outbox-router may not see the rows of partition public.outbox_filled: permission denied for table outbox_filled";
     assert!(attached.err.contains(warning), "{attached:?}");
-    let rewritten = start(&outbox, "ALTER TABLE outbox_filled SET UNLOGGED; ALTER TABLE outbox_filled SET LOGGED".to_owned()).await.unwrap();
+    let rewritten = start(
+        &outbox,
+        "ALTER TABLE outbox_filled SET UNLOGGED; ALTER TABLE outbox_filled SET LOGGED".to_owned(),
+    )
+    .await
+    .unwrap();
     assert_eq!(rewritten.code, 0, "{rewritten:?}");
     let warning = "outbox-router may not see the rows of partition public.outbox_filled: permission denied for schema outbox_router";
     assert!(rewritten.err.contains(warning), "{rewritten:?}");
@@ -148,9 +153,9 @@ async fn partition_triggers_of_an_earlier_version_stop_the_router_until_init_rep
         )
         .await;
     let check = settings.run_async(&["check"]).await;
-    assert!(check.out.contains("a partition of public.outbox can be attached with rows"), "{check:?}");
+    assert!(check.out.contains("a partition of public.outbox can be unlogged for a time"), "{check:?}");
     let router = Router::active(&settings).await;
-    outbox.execute(&attach("outbox")).await;
+    outbox.execute("CREATE TABLE unrelated (i int); ALTER TABLE unrelated ADD j int").await;
     router.exits(3).await.says(&["altered", "the event triggers of an earlier version", "init"]);
     init(&settings).await;
     let check = settings.run_async(&["check"]).await;

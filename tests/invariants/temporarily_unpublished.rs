@@ -293,6 +293,93 @@ async fn temporarily_unpublished_by_detached_partition_is_detected_at_start() {
     detached_partition(false).await;
 }
 
+/// Both `init` and the router have a role that owns the table and is no superuser: there are no event triggers.
+async fn partitioned_without_superuser() -> Setup {
+    let Setup { outbox, kafka, settings, router } = Setup::new(PARTITIONED, PUBLICATION).await;
+    router.stop().await;
+    let role = format!("{}_owner", outbox.name);
+    outbox
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN REPLICATION; GRANT CREATE ON DATABASE {} TO {role}; GRANT CREATE ON SCHEMA public TO {role}; \
+             ALTER TABLE outbox OWNER TO {role}; ALTER TABLE old OWNER TO {role}; ALTER PUBLICATION outbox_router OWNER TO {role}; \
+             DROP SCHEMA outbox_router CASCADE",
+            outbox.name
+        ))
+        .await;
+    let url = outbox.url().replace("postgres@", &format!("{role}@"));
+    let settings = settings.set("postgres.url", url);
+    let made = settings.run_async(&["init"]).await;
+    assert!(made.code == 0 && made.out.contains("only a superuser can create them"), "{made:?}");
+    let again = settings.run_async(&["init"]).await;
+    assert!(again.code == 0 && !again.out.contains("partitions that exist"), "{again:?}");
+    let check = settings.run_async(&["check"]).await;
+    assert!(check.out.contains("a partition of public.outbox can be unlogged for a time"), "{check:?}");
+    Setup { router: Router::active(&settings).await, outbox, kafka, settings }
+}
+
+/// Rows are noted only if they are older than the attachment.
+async fn attached_without_superuser(running: bool) {
+    if running && Outbox::bare(shared::postgres()).await.server_version().await < 150_000 {
+        return;
+    }
+    let (in_b, in_c) = (EVENT.replace("'a'", "'b'"), EVENT.replace("'a'", "'c'"));
+    let (create, attach) = (
+        "CREATE TABLE c (LIKE outbox INCLUDING DEFAULTS) PARTITION BY LIST (aggregate_id); \
+         CREATE TABLE c1 PARTITION OF c FOR VALUES IN ('c')",
+        "ALTER TABLE outbox ATTACH PARTITION c FOR VALUES IN ('c')",
+    );
+    let empty = [
+        "CREATE TABLE b PARTITION OF outbox FOR VALUES IN ('b')",
+        &in_b,
+        create,
+        "ALTER TABLE c OWNER TO owner_of_outbox; ALTER TABLE c1 OWNER TO owner_of_outbox",
+        attach,
+        &in_c,
+    ];
+    let setup = partitioned_without_superuser().await;
+    let owned = empty.map(|sql| sql.replace("owner_of_outbox", &format!("{}_owner", setup.outbox.name)));
+    setup.assert_unaffected(running, &owned.each_ref().map(String::as_str), 2).await;
+
+    let filled = format!("SET ROLE OWNER; {create}; {}", in_c.replace("outbox", "c1"));
+    for (statements, name) in [
+        (vec![filled.as_str(), attach], "public.c"),
+        (vec![&format!("{filled}; {attach}")], "public.c"),
+        (
+            vec!["ALTER TABLE outbox DETACH PARTITION old", &EVENT.replace("outbox", "old"), ATTACH_OLD],
+            "public.old",
+        ),
+    ] {
+        let setup = partitioned_without_superuser().await;
+        let owner = format!("{}_owner", setup.outbox.name);
+        let statements: Vec<String> = statements.iter().map(|sql| sql.replace("OWNER", &owner)).collect();
+        let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+        let says = format!("the partition {name} was attached with rows");
+        setup.assert_stops(running, &statements, &["altered", &says]).await;
+    }
+}
+
+#[tokio::test]
+async fn temporarily_unpublished_by_attached_partition_is_detected_without_event_triggers_by_running_router()
+{
+    attached_without_superuser(true).await;
+}
+
+#[tokio::test]
+async fn temporarily_unpublished_by_attached_partition_is_detected_without_event_triggers_at_start() {
+    attached_without_superuser(false).await;
+}
+
+#[tokio::test]
+async fn temporarily_unpublished_by_attached_partition_of_somebody_else_causes_warning() {
+    let Setup { outbox, mut router, .. } = partitioned_without_superuser().await;
+    outbox.execute("CREATE TABLE c (LIKE outbox)").await;
+    outbox.execute("ALTER TABLE outbox ATTACH PARTITION c FOR VALUES IN ('c')").await;
+    router.logs("a partition of public.outbox can be attached with rows").await;
+    let owner = format!("{}_owner", outbox.name);
+    outbox.execute(&format!("ALTER TABLE c OWNER TO {owner}")).await;
+    router.ready().await;
+}
+
 #[tokio::test]
 async fn temporarily_unpublished_by_unlogged_partition_is_detected() {
     let statements = ["ALTER TABLE old SET UNLOGGED", EVENT, "ALTER TABLE old SET LOGGED"];

@@ -100,9 +100,10 @@ async fn code_of_the_tables_owner_has_no_rights_to_gain() {
         .await;
     succeeded(prune(&settings, &[]).await, &["Deleted 3 rows"]);
     let seen = outbox.text("SELECT concat(min(role), ': ', min(may)) FROM seen").await;
-    let may = "outbox_router.backfills SELECT, outbox_router.partitioned SELECT, outbox_router.prunes INSERT, outbox_router.prunes SELECT, outbox_router.prunes UPDATE, \
+    let may = "outbox_router.backfills SELECT, outbox_router.partitioned SELECT, \
+               outbox_router.partitions_seen SELECT, outbox_router.prunes INSERT, outbox_router.prunes SELECT, outbox_router.prunes UPDATE, \
                outbox_router.retention SELECT, \
-         outbox_router.rows_not_in_log SELECT, outbox DELETE, outbox SELECT, seen INSERT";
+               outbox_router.rows_not_in_log SELECT, outbox DELETE, outbox SELECT, seen INSERT";
     assert_eq!(seen.replace("public.", ""), format!("outbox_router_pruner: {may}"));
     let role = "SELECT concat(rolsuper, rolcanlogin, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls) FROM pg_roles WHERE rolname = 'outbox_router_pruner'";
     assert_eq!(outbox.text(role).await, "ffffff");

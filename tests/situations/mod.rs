@@ -180,6 +180,7 @@ const PROOFS: &[(Code, Proof)] = &[
             "situation_first_slot_of_an_unlogged_table",
         ]),
     ),
+    (Code::ColumnUnusable, Decides(VALUE)),
     (
         Code::RowsElsewhere,
         Typed(&[
@@ -189,7 +190,6 @@ const PROOFS: &[(Code, Proof)] = &[
             "situation_rows_elsewhere_before_there_is_a_slot",
         ]),
     ),
-    (Code::ColumnUnusable, Decides(VALUE)),
     (Code::KafkaLogin, Decides(PASSWORDS)),
     (Code::KafkaRefused, Decides(SERVER)),
     (Code::KafkaTransactions, Decides(SERVER)),

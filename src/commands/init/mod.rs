@@ -222,7 +222,9 @@ impl<'a> Init<'a> {
             }
             self.maker.make(&publication).await?;
         }
-        for object in [publication::guard(config), partition_triggers::object(config)].into_iter().flatten() {
+        let (triggers, known) =
+            (partition_triggers::object(config), partition_triggers::known_partitions(config));
+        for object in [publication::guard(config), triggers, known].into_iter().flatten() {
             if !self.maker.is_there(&object.name, &object.there).await? {
                 self.maker.make(&object).await?;
             }

@@ -5,7 +5,7 @@
 use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
-use super::object::{Object, outbox_tables};
+use super::object::{Object, outbox_tables, privilege_to_call};
 use crate::config::Config;
 use crate::postgres::catalog::{self, PARTITION_TRIGGERS};
 
@@ -76,6 +76,38 @@ EXCEPTION WHEN OTHERS THEN
 END
 ";
 
+/// The partitions that exist. The routers look only at later ones, whether there are triggers or not. `None`: there is no outbox table.
+pub(super) fn known_partitions(config: &Config) -> Option<Object> {
+    let partitioned = format!("{} AND c.relkind = 'p'", outbox_tables(config)?);
+    Some(Object {
+        name: "partitions that exist".to_owned(),
+        purpose: "Routers look at partitions that are attached later, for rows that no stream holds"
+            .to_owned(),
+        there: format!(
+            "NOT EXISTS (SELECT {partitioned}\n    AND c.oid NOT IN (SELECT s.partition FROM outbox_router.partitions_seen s))"
+        ),
+        make: format!(
+            "DO {};",
+            quoting::dollar_quoted(&format!("BEGIN\n  PERFORM {NOTE_ATTACHED}(c.oid) {partitioned};\nEND"))
+        ),
+        done: "stored",
+        ..Object::default()
+    })
+}
+
+/// The function with which routers look at new partitions.
+const NOTE_ATTACHED: &str = "outbox_router.note_attached";
+
+/// The privilege to call it.
+pub(super) fn privilege(role: &str) -> Object {
+    privilege_to_call(
+        role,
+        "look at partitions",
+        "It may call the function that notes partitions which were attached with rows",
+        &[&format!("{NOTE_ATTACHED}(oid)")],
+    )
+}
+
 /// `None`: there is no outbox table.
 pub(super) fn object(config: &Config) -> Option<Object> {
     let tables = outbox_tables(config)?;
@@ -97,8 +129,8 @@ pub(super) fn object(config: &Config) -> Option<Object> {
         ),
         possible: Some((
             "pg_catalog.current_setting('is_superuser') = 'on'".to_owned(),
-            "only a superuser can create them. Without them, events of a partition that is attached with rows or is made unlogged for \
-             a time are lost unnoticed: run init again as a superuser, with --url"
+            "only a superuser can create them. Without them, events of a partition that is made unlogged for a time are lost unnoticed: run \
+             init again as a superuser, with --url"
                 .to_owned(),
         )),
         make: format!(

@@ -8,7 +8,7 @@ use pg_logical::quoting;
 use pg_logical::quoting::literal;
 
 use super::object::{Object, table_privilege};
-use super::{partitions, polling, retention};
+use super::{partition_triggers, partitions, polling, retention};
 use crate::checkpoint::SlotRecord;
 use crate::config::{CatchUp, Config};
 use crate::postgres::{backfills, dead_letters, heartbeat};
@@ -42,7 +42,11 @@ pub(super) fn objects(config: &Config, role: &str) -> Vec<Object> {
         objects.push(table_privilege(role, SlotRecord::TABLE, &SlotRecord::REQUIRED_PRIVILEGES, purpose));
     }
     if !config.outbox.tables.is_empty() {
-        objects.extend([retention::privilege(role), partitions::privilege(role)]);
+        objects.extend([
+            retention::privilege(role),
+            partitions::privilege(role),
+            partition_triggers::privilege(role),
+        ]);
     }
     objects
 }

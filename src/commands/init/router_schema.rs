@@ -16,6 +16,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         "prunes",
         "partitioned",
         "rows_not_in_log",
+        "partitions_seen",
     ],
     files: &[
         migration!("", 1, "router_schema"),
@@ -56,7 +57,7 @@ mod tests {
             "5691544329805199504",
             "11979374216111203089",
             "15593250652431079973",
-            "10054621947879610213",
+            "1876653270344100634",
         ];
         assert_eq!(checksums, known);
     }

@@ -66,6 +66,7 @@ pub(super) fn script(config: &Config, role: &str, partitioned: Option<Period>) -
     if !shards.is_empty() {
         parts.extend(publication::guard(config));
         parts.extend(partition_triggers::object(config));
+        parts.extend(partition_triggers::known_partitions(config));
     }
     for object in &parts {
         add(&object.purpose, &guarded(object));

@@ -99,9 +99,13 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Reads what the triggers on partitions have noted last.
+    /// Looks at new partitions, and reads what was noted last of those that brought rows.
     async fn read_notes(&mut self, session: &mut Session) -> Result<(), QueryError> {
         for table in self.tables.iter_mut().flatten().filter(|table| table.notes_readable) {
+            if table.attachments_noted && !self.standby {
+                let sql = format!("SELECT outbox_router.note_attached({})", table.oid);
+                table.attachments_noted = session.query_one(&sql).await?.is_none();
+            }
             let sql = format!(
                 "SELECT r.id || ' ' || r.partition FROM outbox_router.rows_not_in_log r WHERE r.outbox = {} ORDER BY r.id DESC LIMIT 1",
                 table.oid

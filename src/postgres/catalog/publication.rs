@@ -261,8 +261,8 @@ pub fn unwatched(source: OutboxSource<'_>, tables: &[Option<Table>]) -> Vec<(Str
         match table.partitioned {
             true if !table.partitions_watched => Some((
                 format!(
-                    "a partition of {name} can be attached with rows, or be unlogged for a time: these rows are not in the stream, \
-                     and the router cannot tell"
+                    "a partition of {name} can {}be unlogged for a time: these rows are not in the stream, and the router cannot tell",
+                    if table.attachments_noted { "" } else { "be attached with rows, or " }
                 ),
                 "Run `outbox-router init` as a role that stays a superuser: it creates event triggers that stop the router in that case"
                     .to_owned(),
@@ -365,6 +365,7 @@ mod tests {
             partitions_watched: false,
             former_triggers: false,
             notes_readable: false,
+            attachments_noted: false,
             elsewhere: None,
         }
     }

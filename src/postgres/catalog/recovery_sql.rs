@@ -282,6 +282,7 @@ mod tests {
             partitions_watched: false,
             former_triggers: false,
             notes_readable: false,
+            attachments_noted: false,
             elsewhere: None,
         })
     }

@@ -103,6 +103,10 @@ impl RowsElsewhere {
             );
         }
         let run = format!("outbox-router run{}", shards::argument(source.shard));
-        Remedy::steps([Step::new(text).sql(sql), Step::new(format!("Start the router{each}")).typing(run)])
+        Remedy::steps([Step::new(text).sql(sql), Step::new(format!("Start the router{each}")).typing(&run)])
+            .or(
+                "To go on without these rows",
+                [Step::new("Take it out of the outbox, and start the router").sql(separate).typing(run)],
+            )
     }
 }

@@ -27,8 +27,10 @@ pub struct Table {
     pub(super) partitions_watched: bool,
     /// Whether the triggers are those of an earlier version, which altered the publication.
     pub former_triggers: bool,
-    /// Whether what the triggers have noted can be read.
+    /// Whether what was noted of its partitions can be read.
     pub(super) notes_readable: bool,
+    /// Whether partitions that are attached with rows are noted without the triggers.
+    pub(super) attachments_noted: bool,
     /// A relation below it whose rows are not in the stream.
     pub(super) elsewhere: Option<RowsElsewhere>,
 }
@@ -82,7 +84,10 @@ pub(super) fn columns(version: u32) -> String {
          WHERE y.nspname = 'outbox_router' AND f.proname = 'partition_brings_rows' AND strpos(f.prosrc, 'rows_not_in_log') = 0), \
          c.relkind = 'p' AND EXISTS (SELECT FROM pg_catalog.pg_class x JOIN pg_catalog.pg_namespace y ON y.oid = x.relnamespace \
          WHERE y.nspname = 'outbox_router' AND x.relname = 'rows_not_in_log' AND pg_catalog.has_schema_privilege(y.oid, 'USAGE') \
-         AND pg_catalog.has_table_privilege(x.oid, 'SELECT'))",
+         AND pg_catalog.has_table_privilege(x.oid, 'SELECT')), \
+         c.relkind = 'p' AND EXISTS (SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace y ON y.oid = f.pronamespace \
+         WHERE y.nspname = 'outbox_router' AND f.proname = 'note_attached' AND pg_catalog.has_schema_privilege(y.oid, 'USAGE') \
+         AND pg_catalog.has_function_privilege(f.oid, 'EXECUTE'))",
         partition_triggers_fire()
     );
     let named_at = "(SELECT t.xmin FROM pg_catalog.pg_type t WHERE t.oid = c.reltype) || '/' || n.xmin";
@@ -145,7 +150,8 @@ impl Table {
         let (schema, named_at, file) = (next(), next(), next());
         let named_by = next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
         let traces = Traces { schema, named_at, file, named_by, not_in_log: None };
-        let (fire, former_triggers, notes_readable) = (flag(next()), flag(next()), flag(next()));
+        let (fire, former_triggers) = (flag(next()), flag(next()));
+        let (notes_readable, may_note) = (flag(next()), flag(next()));
         let elsewhere = next().map(|json| serde_json::from_str(&json)).transpose().map_err(|_| Unreadable)?;
         Ok(oid.map(|oid| Table {
             oid,
@@ -158,6 +164,7 @@ impl Table {
             partitions_watched: fire && notes_readable && !former_triggers,
             former_triggers,
             notes_readable,
+            attachments_noted: notes_readable && may_note,
             elsewhere,
         }))
     }
