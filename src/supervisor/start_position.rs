@@ -19,14 +19,15 @@ use super::session_state::SessionState;
 use crate::checkpoint::{
     Checkpoint, Handover, LeftOut, LogMismatch, ResumeCheck, Resumption, SlotRecord, Start, System, latest,
 };
-use crate::config::Config;
+use crate::config::{Config, DeliveryMode};
 use crate::error::{Error, ErrorCode, Remedy, Step};
 use crate::postgres::alteration;
 use crate::postgres::backfills::Backfill;
 use crate::postgres::catalog::{Catalog, Slot};
 use crate::postgres::slot_functions;
-use crate::sink::kafka::Publisher;
 use crate::sink::kafka::checkpoint_topic::{CheckpointStore, StoredCheckpoints, look_up};
+use crate::sink::kafka::properties::transaction_timeout;
+use crate::sink::kafka::{Publisher, fence};
 use crate::source::slot::no_gap_to_accept;
 
 /// What the start has read from Postgres.
@@ -85,6 +86,12 @@ impl StartInputs<'_> {
                 &before.definition,
             );
         }
+        if let Some(former) = self.former_name(config) {
+            transient_if_active(
+                keep_alive(config, session, end_transactions_of(former, config)).await,
+                state,
+            )?;
+        }
         log_start(config, state, before.as_ref(), &resumption);
         let Resumption { checkpoint, check, .. } = resumption;
         transient_if_active(
@@ -92,6 +99,12 @@ impl StartInputs<'_> {
             state,
         )?;
         Ok((checkpoint, check))
+    }
+
+    /// The name of the router that last read the slot, if this one has another name and delivers exactly once.
+    fn former_name(&self, config: &Config) -> Option<&str> {
+        let reader = self.record?.router.as_deref()?;
+        (config.delivery.mode == DeliveryMode::ExactlyOnce && reader != config.name).then_some(reader)
     }
 
     fn confirmed(&self) -> Lsn {
@@ -190,6 +203,23 @@ fn log_start(config: &Config, state: &SessionState, before: Option<&Checkpoint>,
             position = %position.flush, until = %replay.until.flush, reset = replay.mark,
             "the position was reset: events are sent again with the replay header"
         );
+    }
+}
+
+/// Ends transactions that the router of this name left open: until they time out, readers of committed records see nothing after them.
+async fn end_transactions_of(former: &str, config: &Config) -> Result<(), Error> {
+    let former_config = Config { name: former.to_owned(), ..config.clone() };
+    match fence(&former_config).await {
+        Err(Error::Definite(refused)) => {
+            tracing::warn!(
+                peer = "kafka",
+                reason = %refused,
+                "if the router {former} left a transaction open, readers of committed records get no later ones for up to {} s",
+                transaction_timeout(config).as_secs()
+            );
+            Ok(())
+        }
+        ended => ended,
     }
 }
 

@@ -72,6 +72,7 @@ use client::Client;
 use closing::Closing;
 pub(crate) use delivery_reports::DeliveryReports;
 use delivery_stats::DeliveryStats;
+pub(crate) use producers::fence;
 use publisher::Admitted;
 pub(crate) use publisher::Publisher;
 use stall_detector::{RecordsInFlight, StallDetector, Unacknowledged};

@@ -262,7 +262,7 @@ impl Producers {
 }
 
 /// Fences routers of this name that deliver exactly once, and ends transactions that they left open.
-pub(super) async fn fence(config: &Config) -> Result<(), Error> {
+pub(crate) async fn fence(config: &Config) -> Result<(), Error> {
     let mut config = config.clone();
     config.delivery.mode = DeliveryMode::ExactlyOnce;
     let producers =
