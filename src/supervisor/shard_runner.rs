@@ -13,6 +13,10 @@ use crate::contracts::Contracts;
 use crate::error::{Definite, Error, ErrorCode};
 use crate::monitor::Monitor;
 
+/// The stack of a shard, as large as that of a process without shards usually is. A thread has a quarter of it by default, which a start
+/// that compares the log with the stream does not always get by with.
+const STACK: usize = 8 << 20;
+
 /// One router, ready to run.
 #[derive(Debug)]
 pub struct Router {
@@ -52,7 +56,7 @@ pub async fn run_all(
             // the receiver is gone only if the process has given up
             let _ = ended.send(end.unwrap_or_else(|_| Err(shard_panicked())));
         };
-        match thread::Builder::new().name(name).spawn(work) {
+        match thread::Builder::new().name(name).stack_size(STACK).spawn(work) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 stop.cancel();

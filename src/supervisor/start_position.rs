@@ -88,7 +88,7 @@ impl StartInputs<'_> {
         }
         if let Some(former) = self.former_name(config) {
             transient_if_active(
-                keep_alive(config, session, end_transactions_of(former, config)).await,
+                keep_alive(config, session, Box::pin(end_transactions_of(former, config))).await,
                 state,
             )?;
         }

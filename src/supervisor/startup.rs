@@ -378,7 +378,7 @@ async fn unaltered(
             Err(alteration::altered(source, catalog, &definition.missing_since(before, None)))
         }
         Alteration::Renamed | Alteration::Touched => {
-            let left_out = compare(source, &catalog.tables, hosts, None).await?;
+            let left_out = Box::pin(compare(source, &catalog.tables, hosts, None)).await?;
             alteration::judge(source, catalog, before, &left_out)
         }
     }
